@@ -111,12 +111,21 @@ pub(crate) fn flags(kubeconfig: &Path, node: &str, mode: Mode) -> Vec<String> {
     ]
 }
 
-/// Waits until kube-proxy's rules on a node name each of these Services, in both families.
-pub(crate) fn wait_rules(proxy: &mut Daemon, host: &Host, mode: Mode, services: &[String]) -> Result<()> {
+/// Waits until kube-proxy's rules on a node name each of these Services of a namespace, in both families. A
+/// connection before that leaves an entry without NAT in the connection table; a later connection from
+/// the same port is then not translated, and kube-proxy rejects it.
+pub(crate) fn wait_rules(
+    proxy: &mut Daemon,
+    host: &Host,
+    mode: Mode,
+    namespace: &str,
+    services: &[String],
+) -> Result<()> {
     proxy.wait_while_running(&format!("kube-proxy's rules on {}", host.name), PATIENCE, || {
         let [v4, v6] = mode.rules().map(|rules| host.sh(rules));
         let (v4, v6) = (v4?, v6?);
-        let named = |name: &str| [&v4, &v6].iter().all(|rules| rules.contains(&format!("default/{name}")));
+        let named =
+            |name: &str| [&v4, &v6].iter().all(|rules| rules.contains(&format!("{namespace}/{name}")));
         let missing: Vec<&String> = services.iter().filter(|name| !named(name)).collect();
         Ok(Seen::when(missing.is_empty(), || format!("no rules of {missing:?}")))
     })

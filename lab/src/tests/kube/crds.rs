@@ -15,6 +15,7 @@ use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
 use trunkline_api::kube::{crds, manifests, rules};
+use trunkline_api::names::MULTICLUSTER_GROUP;
 
 use self::rule_cases::{Base, Edits, bases};
 use super::{Test, Verdict, cluster, hybridnet};
@@ -50,6 +51,9 @@ const OWN: &[(&str, &str)] = &[
     ("docs/manifests/vlan", include_str!("../../../../docs/manifests/vlan.yaml")),
     ("docs/manifests/vxlan", include_str!("../../../../docs/manifests/vxlan.yaml")),
 ];
+
+/// hybridnet's only manifest about several clusters. Its fields are older than hybridnet's CRD.
+const OLD_REMOTE_CLUSTER: &str = include_str!("../../../../api/tests/fixtures/remotecluster-sample.yaml");
 
 /// The page whose examples the server accepts.
 const SERVICES: &str = include_str!("../../../../docs/services.md");
@@ -92,6 +96,7 @@ fn on_a_server(context: &Lab) -> Result<Verdict> {
             rules().iter().map(|rule| rule.message).filter(|message| !spoken.contains(message)).collect();
         ensure!(silent.is_empty(), "no case triggers these rules: {silent:#?}");
         with_reserved_fields(cluster)?;
+        old_remote_cluster(cluster)?;
         let (good, bad) = agreed;
         ensure!(good > 100 && bad > 100, "generated objects: {good} accepted, {bad} refused");
         passed(format!(
@@ -226,6 +231,29 @@ pub(crate) fn install(cluster: &Cluster) -> Result<()> {
         cluster.kubectl(["wait", "--for=condition=Established", "--timeout=60s", &name])?;
     }
     Ok(())
+}
+
+/// kubectl refuses hybridnet's old RemoteCluster by name, as `docs/multi-cluster.md#fields` says.
+fn old_remote_cluster(cluster: &Cluster) -> Result<()> {
+    let refused = |text: &str, words: &[&str]| {
+        let created = run_with_input(&mut cluster.kubectl_command(&["create", "-f", "-"]), text);
+        let error = created.err().with_context(|| format!("{text} was accepted"))?;
+        let said = format!("{error:#}");
+        let missing: Vec<_> = words.iter().filter(|words| !said.contains(**words)).collect();
+        ensure!(missing.is_empty(), "{missing:?} is not in: {said}");
+        Ok(())
+    };
+    refused(
+        OLD_REMOTE_CLUSTER,
+        &["no matches for kind \"RemoteCluster\" in version \"networking.alibaba.com/v1\""],
+    )?;
+    let corrected = OLD_REMOTE_CLUSTER.replace("networking.alibaba.com", MULTICLUSTER_GROUP);
+    refused(&corrected, &["unknown field \"spec.connConfig\""])?;
+    let without = corrected.split("  connConfig:").next().unwrap_or_default();
+    let required = ["apiEndpoint", "caData", "certData", "keyData"];
+    let words: Vec<String> = required.iter().map(|field| format!("spec.{field}: Required value")).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    refused(&without.replace("spec:", "spec: {}"), &words)
 }
 
 /// Applies a manifest, reads it, and deletes it.

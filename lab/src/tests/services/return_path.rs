@@ -102,7 +102,7 @@ fn work(bed: &Bed<'_>, cluster: &Cluster, program: &Path) -> Result<Verdict> {
     let kubeconfig = cluster.service_account(namespace, account)?;
     let _doorway = cluster.doorway(&node.ns)?;
     let mut daemon = proxy::start(cluster.folder(), node, program, &kubeconfig, Mode::Iptables)?;
-    proxy::wait_rules(&mut daemon, node, Mode::Iptables, &["near".to_owned(), "far".to_owned()])?;
+    proxy::wait_rules(&mut daemon, node, Mode::Iptables, "default", &["near".to_owned(), "far".to_owned()])?;
 
     let outside = bed.host("outside")?;
     for address in FAR {

@@ -125,7 +125,7 @@ impl<'a> Matrix<'a> {
             namespaces.insert(pod.name.clone(), ns);
         }
         for (proxy, host) in &mut proxies {
-            proxy::wait_rules(proxy, host, of.mode, &plan.services())?;
+            proxy::wait_rules(proxy, host, of.mode, "default", &plan.services())?;
         }
         reaches(bed, plan, &pods, patience)?;
         let proxies = proxies.into_iter().map(|(proxy, _)| proxy).collect();

@@ -64,7 +64,8 @@ fn global_service(context: &Lab) -> Result<Verdict> {
             endpoints(side, "web", pods)?;
         }
         let host = fabric.host("node1")?;
-        let _proxy = proxy::start(east.cluster.folder(), host, &program, &kubeconfig, Mode::Nftables)?;
+        let mut proxy = proxy::start(east.cluster.folder(), host, &program, &kubeconfig, Mode::Nftables)?;
+        proxy::wait_rules(&mut proxy, host, Mode::Nftables, NAMESPACE, &["web".to_owned()])?;
         let lab = Web { ns: client.sandbox.ns.clone(), addresses: addresses(&east)? };
         lab.answers("all endpoints", &["overlay-web-east", "overlay-web-west", "bgp-web-west"])?;
 
