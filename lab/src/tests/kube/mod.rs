@@ -86,7 +86,7 @@ fn api(cluster: &Cluster, kind: &str, namespace: Option<&str>) -> Api<DynamicObj
     let (group, version) = match kind {
         "Pod" | "Node" | "Namespace" | "Service" => ("", "v1"),
         "EndpointSlice" => ("discovery.k8s.io", "v1"),
-        "RemoteCluster" => ("multicluster.alibaba.com", "v1"),
+        "RemoteCluster" | "RemoteSubnet" => ("multicluster.alibaba.com", "v1"),
         "ServicePool" | "ServiceAddress" | "ServiceAdvertisement" | "AnycastAddress" | "NodeServices" => {
             (OWN_GROUP, OWN_VERSION)
         }
