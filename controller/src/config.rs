@@ -52,8 +52,8 @@ pub struct Config {
     #[arg(long, default_value = "", hide_default_value = true, value_parser = LabelSelector::from_str)]
     pub pod_label_selector: LabelSelector,
 
-    /// How long the mirrored subnets and nodes of a RemoteCluster stay while its API server does not
-    /// answer, in seconds, 0 to 4294967295; 0: for ever
+    /// How long the mirrored objects of a RemoteCluster stay while its API server does not answer or
+    /// refuses requests, in seconds, 0 to 4294967295; 0: no limit
     #[arg(long, value_name = "SECONDS", default_value_t = 86_400)]
     pub remote_retention: u32,
 
@@ -120,7 +120,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// How long the objects of another cluster stay while it does not answer; none: for ever.
+    /// How long the objects of a RemoteCluster stay while its API server does not answer; none: no limit.
     pub fn remote_retention(&self) -> Option<Duration> {
         (self.remote_retention != 0).then(|| Duration::from_secs(self.remote_retention.into()))
     }

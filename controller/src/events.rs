@@ -57,9 +57,10 @@ pub mod reason {
     pub const SERVICE_ADDRESS_LOST: &str = "AddressLost";
     /// Two annotations of a Service mean the same and differ.
     pub const CONFLICTING_ANNOTATIONS: &str = "ConflictingAnnotations";
-    /// Another cluster does not answer, or is not mirrored; the text gives the reason.
+    /// A remote cluster is not mirrored, or its API server does not answer; the text gives the
+    /// reason.
     pub const REMOTE_CLUSTER: &str = "RemoteCluster";
-    /// A subnet of another cluster is not mirrored; the text gives the reason.
+    /// A subnet of a remote cluster is not mirrored; the text gives the reason.
     pub const REMOTE_SUBNET_REFUSED: &str = "RemoteSubnetRefused";
     /// A global Service with an unknown setting; the text names it.
     pub const GLOBAL_SERVICE: &str = "GlobalService";

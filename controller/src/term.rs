@@ -51,7 +51,8 @@ pub struct TermDependencies {
     pub others: Vec<Relist>,
     /// The watch of RemoteSubnets.
     pub remote_subnets: Relist,
-    /// How long the objects of another cluster stay while it does not answer; none: for ever.
+    /// How long the objects of a RemoteCluster stay while its API server does not answer; none: no
+    /// limit.
     pub remote_retention: Option<Duration>,
     /// Whether Services get addresses.
     pub service_addresses: bool,

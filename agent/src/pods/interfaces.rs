@@ -1,13 +1,14 @@
 //! Pods with several interfaces.
 //!
-//! Runtimes run one ADD for a pod's first interface, and know no other. So this ADD attaches all
-//! interfaces that the pod's IPInstances name, and its DEL detaches them. Multus runs another ADD for
-//! each of its interfaces, and refuses one that exists; the IPInstances name those too, so that the ADD
-//! of the first interface leaves them alone.
+//! A runtime runs one ADD for a pod, with the name of the first interface. This ADD attaches all
+//! interfaces that the pod's IPInstances name, and its DEL detaches them. Multus runs another ADD
+//! for each of its interfaces, and refuses an interface that exists. The IPInstances mark these
+//! interfaces, and the ADD of the first interface does not attach them.
 //!
 //! The records of all interfaces are on disk before the first device exists. The interface with the
 //! default route is completed first, because the first device gets the default route
-//! (`trunkline_datapath::attach`). If one interface fails, all that the request began are removed.
+//! (`trunkline_datapath::attach`). If one interface fails, the request removes
+//! all attachments that it began.
 
 use std::os::fd::OwnedFd;
 use std::pin::pin;
@@ -21,7 +22,7 @@ use crate::ipam::{AttachmentKey, Record};
 use crate::plan::LinkParameters;
 use crate::telemetry::trace::Steps;
 
-/// A record, and how the request found it.
+/// A record, and whether the request created it.
 pub(super) struct Reserved {
     /// The record.
     pub(super) record: Record,

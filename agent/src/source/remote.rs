@@ -1,4 +1,4 @@
-//! From objects of remote clusters to the rows of the planner, for both sources.
+//! Conversion of RemoteSubnets and RemoteVteps to rows of the planner, for both sources.
 
 use std::net::IpAddr;
 
@@ -6,13 +6,13 @@ use trunkline_api::resources::{NetworkType, RemoteSubnetSpec, RemoteVtepSpec, Va
 
 use crate::plan::remote::{RemoteSubnetRow, RemoteVtepRow};
 
-/// The reason for which an object of a remote cluster is not read, with the field.
+/// The fault of an unreadable RemoteSubnet or RemoteVtep, with the field.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RemoteError {
-    /// No cluster.
+    /// The name of the RemoteCluster is missing.
     #[error("spec.clusterName: missing: write the name of the RemoteCluster")]
     Cluster,
-    /// An address or a MAC that is none.
+    /// A value is no address, or no MAC.
     #[error("spec.{field}: {error}")]
     Value {
         /// The field.
@@ -23,6 +23,9 @@ pub enum RemoteError {
 }
 
 /// The cluster and the row of a RemoteSubnet. The planner checks the range.
+///
+/// # Errors
+/// The cluster's name is missing.
 pub fn subnet_row(created: &str, spec: &RemoteSubnetSpec) -> Result<(String, RemoteSubnetRow), RemoteError> {
     let row = RemoteSubnetRow {
         created: created.into(),
@@ -33,10 +36,13 @@ pub fn subnet_row(created: &str, spec: &RemoteSubnetSpec) -> Result<(String, Rem
 }
 
 /// The cluster and the row of a RemoteVtep.
+///
+/// # Errors
+/// The cluster's name is missing, or `ip`, `mac` or `localIPs` has a fault.
 pub fn vtep_row(created: &str, spec: &RemoteVtepSpec) -> Result<(String, RemoteVtepRow), RemoteError> {
     let cluster = cluster(&spec.cluster_name)?;
     let error = |field| move |error| RemoteError::Value { field, error };
-    // The fields are parsed one after the other, so that an error names its field.
+    // The fields are parsed one after the other: an error names its field.
     let mut info = VtepInfo { ip: spec.ip.clone(), ..VtepInfo::default() };
     info.parse().map_err(error("ip"))?;
     info.mac.clone_from(&spec.mac);

@@ -28,15 +28,15 @@ catalogue! {
             "leader: IPInstances with the address of another IPInstance; any value but 0 is a \
              fault";
         UNSUPPORTED_OBJECTS = Gauge, Count, "trunkline_controller_unsupported_objects" ["kind"],
-            "leader: objects that request an unsupported feature: `VirtualMachineInstance` (pods of KubeVirt without `--vm-ip-retain`, whose addresses are not retained), `GlobalService` (Services without the endpoints of other clusters); the first 20 of each have an event";
+            "leader: objects that request an unsupported feature: `VirtualMachineInstance` (pods of KubeVirt without `--vm-ip-retain`, whose addresses are not retained); the first 20 have an event";
         POLICY_FAULTS = Gauge, Count, "trunkline_controller_policy_faults" ["kind"],
             "leader: policies with an entry that is not in force as written: `NetworkPolicy`, `ClusterNetworkPolicy`; each has an event `InvalidPolicyEntry` with the entry and its effect";
         REMOTE_CONNECTED = Gauge, Bool, "trunkline_controller_remote_cluster_connected" ["cluster"],
-            "leader: whether the API server of a RemoteCluster answers, with usable credentials and the UUID of another cluster";
+            "leader: whether the API server of a RemoteCluster answers, with usable credentials and a UUID that neither this cluster nor another RemoteCluster has";
         REMOTE_AWAY = Gauge, Seconds, "trunkline_controller_remote_cluster_away_seconds" ["cluster"],
-            "leader: the time since which it does not answer; 0 while it answers";
+            "leader: the time for which it has not answered or has refused requests; 0 while it answers";
         REMOTE_MIRRORED = Gauge, Count, "trunkline_controller_remote_cluster_objects" ["cluster", "kind"],
-            "leader: mirrored `subnets`, `vteps` and `endpoint_slices` of a RemoteCluster, the `endpoints` behind its VTEPs, `refused` subnets, which overlap others, and `refused_endpoints` of Services, whose addresses are none of its pods and nodes";
+            "leader: mirrored `subnets`, `vteps` and `endpoint_slices` of a RemoteCluster, the `endpoints` behind its VTEPs, `refused` subnets, which overlap others or have the wrong netID, and `refused_endpoints` of Services, with addresses outside of its mirrored subnets and nodes";
         QUEUE_DEPTH = Gauge, Count, "trunkline_controller_queue_depth" ["queue"], "leader: queued objects, by kind";
         QUEUE_FAILING = Gauge, Count, "trunkline_controller_queue_failing" ["queue"], "leader: objects with a failed last reconciliation";
         NETWORK_ADDRESSES = Gauge, Count, "trunkline_controller_network_addresses" ["network", "family", "state"],

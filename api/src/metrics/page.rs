@@ -13,7 +13,7 @@ The agent serves Prometheus' text format at `/metrics` of its `httpAddress` (127
 tasks respond) and `/readyz` (pods can be attached; otherwise 503 with one reason per line). If the address is in use, the agent runs
 without this listener, reports it in its log and in `trunkline status`, and tries again until the address is free.
 
-Every replica of the controller serves `/metrics` at `--http-address` (0.0.0.0:9899), and `/healthz` and `/readyz` at `--probe-address`
+Every replica of the controller serves `/metrics` at `--http-address` ([::]:9899), and `/healthz` and `/readyz` at `--probe-address`
 (127.0.0.1:9898), which pods cannot reach. Only the leader serves the metrics that only the leader has.
 
 Each listener limits the connections of a source (an IPv4 address or an IPv6 /64): 96 of 256 here, 640 of 1,024 at the webhook. A connection

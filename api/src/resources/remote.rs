@@ -92,12 +92,12 @@ pub struct RemoteVtepSpec {
     pub endpoint_ip_list: Vec<String>,
 }
 
-/// The observed state of a [`RemoteSubnet`] or [`RemoteVtep`].
+/// The observed state of a mirrored object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "kube", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RemoteStatus {
-    /// When the controller last changed the object, RFC 3339.
+    /// Time of the last change, RFC 3339. Only hybridnet writes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_modify_time: Option<String>,
 }

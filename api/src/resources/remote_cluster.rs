@@ -37,11 +37,11 @@ fn is_zero(number: &u32) -> bool {
 pub enum RemoteClusterState {
     /// Its subnets and nodes are mirrored.
     Ready,
-    /// It answers, and a check fails: a condition has the reason.
+    /// A check fails: a condition has the reason.
     NotReady,
-    /// It does not answer.
+    /// Its API server does not answer or refuses requests.
     Offline,
-    /// The controller has not seen it yet.
+    /// Not checked yet.
     #[default]
     Unknown,
 }

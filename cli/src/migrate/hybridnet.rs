@@ -123,7 +123,7 @@ const VALUES: &[(&str, Fate)] = &[
     (
         "multiCluster",
         Reported(
-            "Trunkline connects no clusters: pods reach the pods of other clusters through the fabric only, and a Service has the endpoints of its own cluster (docs/hybridnet-differences.md#not-yet)",
+            "this feature is always on, and has no effect without RemoteClusters: give the user of each RemoteCluster the rights in docs/multi-cluster.md#credentials",
         ),
     ),
     ("defaultIPFamily", Mapped),

@@ -10,8 +10,8 @@
 //! | exists | one that needs addresses | bound to this pod; new ones if it has none |
 //! | exists | none, or all have ended | retained |
 //! | exists | the bound one is terminating and runs | unchanged: the next pod waits for its end |
-//! | exists | two, the bound one lives | unchanged: the other pod waits for its end, except in a live migration |
-//! | deleted, or being deleted | the bound one lives or runs | unchanged |
+//! | exists | two, the bound one is alive | unchanged: the other pod waits for its end, except in a live migration |
+//! | deleted, or being deleted | the bound one is alive or runs | unchanged |
 //! | deleted, or being deleted | no pod uses them | released |
 //! | created again with the name | no pod uses them | those of the former one are released |
 //!
@@ -75,8 +75,8 @@ pub fn subject<'a>(cluster: &'a Cluster, key: &'a Key) -> Option<Subject<'a>> {
     Some(Subject { key, pod: Cow::Borrowed(pod), vm: Some(owner) })
 }
 
-/// The pods of a virtual machine, with the virtual machine. A pod whose VirtualMachineInstance is gone
-/// already is one of them while it has addresses.
+/// The pods of a virtual machine, with the virtual machine. A pod without an existing
+/// VirtualMachineInstance is one of them while it has addresses.
 fn pods_of<'a>(cluster: &'a Cluster, key: &Key, vm: &Key) -> Vec<(&'a Key, &'a PodRow, Owner)> {
     let rows = cluster.instances_of(key);
     let pods = cluster.vms.pods(vm).filter_map(|name| {
@@ -209,7 +209,7 @@ pub fn decide(
             let missing = AddressSelector::Missing { family, network: Arc::clone(&first.network) };
             (kept.filter(AddressSelector::is_pair).or(Some(missing)), first.mac)
         }
-        // They are of the time before the virtual machine kept its addresses.
+        // The IPInstances are older than `--vm-ip-retain`.
         mine if mine.iter().any(|(_, row)| !row.of_vm && !row.deleting) => (kept, None),
         _ => (None, None),
     };
@@ -225,8 +225,8 @@ pub fn decide(
     }
 }
 
-/// The IPInstances of a virtual machine that its pod gets, and those that it must give up. There can be
-/// two of one family if the virtual machine ran while `--vm-ip-retain` was off: the pod's own ones stay.
+/// The IPInstances of a virtual machine that its pod gets, and those to release. There can be two
+/// of one family if the virtual machine ran without `--vm-ip-retain`: the pod's own ones stay.
 fn one_of_each_family<'a>(
     instances: &[(&'a Key, &'a InstanceRow)],
     pod: &PodRow,
@@ -265,7 +265,7 @@ pub(super) fn decide_key(
     (decide(&cluster.vms.state(vm), &pods, subject.map(|(_, pod)| pod), &instances), own)
 }
 
-/// Whether the addresses of a pod are the work of its virtual machine's key.
+/// Whether the allocation key of its virtual machine has the addresses of a pod.
 ///
 /// # Errors
 /// The pod must wait.
@@ -313,7 +313,7 @@ impl Orphans {
 }
 
 /// Releases the IPInstances of a virtual machine that is gone. The watch of VirtualMachines may be
-/// behind that of IPInstances, so the API server is asked first.
+/// behind that of IPInstances, so a request to the API server confirms the deletion first.
 pub(super) async fn release(context: &Context, orphans: &Orphans) -> Result<usize, ReconcileError> {
     let Orphans { vm, instances } = orphans;
     let api: Api<VirtualMachine> = Api::namespaced(context.client.clone(), &vm.namespace);

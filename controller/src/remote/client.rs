@@ -1,4 +1,4 @@
-//! The client of another cluster's API server.
+//! The client of a remote cluster's API server.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use serde_json::json;
 use trunkline_api::resources::RemoteClusterSpec;
 use trunkline_daemon::apiserver;
 
-/// Time limit of a request if the RemoteCluster names none.
+/// Time limit of a request if `spec.timeout` is 0 or absent.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Credentials that cannot be used. The text names the field, and never its content.
+/// Unusable credentials. The text names the field, and never its content.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("spec.{field}: {message}")]
 pub(super) struct CredentialFault {
@@ -30,13 +30,13 @@ pub(super) fn patience(spec: &RemoteClusterSpec) -> Duration {
     if spec.timeout == 0 { PATIENCE } else { Duration::from_secs(spec.timeout.into()) }
 }
 
-/// Creates a client. It sends no request yet.
+/// Creates a client. The client sends no request yet.
 ///
 /// # Errors
-/// A field cannot be used.
+/// A field is unusable.
 pub(super) async fn client(spec: &RemoteClusterSpec) -> Result<Client, CredentialFault> {
     if !spec.api_endpoint.starts_with("https://") {
-        return Err(fault("apiEndpoint", "write https://HOST:PORT"));
+        return Err(fault("apiEndpoint", "is no https URL: write https://HOST:PORT"));
     }
     for (field, text) in [
         ("caData", spec.ca_data.as_str()),
@@ -48,7 +48,7 @@ pub(super) async fn client(spec: &RemoteClusterSpec) -> Result<Client, Credentia
             return Err(fault(field, "is no PEM in base64: copy the value from a kubeconfig"));
         }
     }
-    // kube's own reader of credentials.
+    // kube reads the credentials.
     let kubeconfig: Kubeconfig = serde_json::from_value(json!({
         "clusters": [{"name": "it", "cluster": {
             "server": spec.api_endpoint, "certificate-authority-data": spec.ca_data,
@@ -59,17 +59,21 @@ pub(super) async fn client(spec: &RemoteClusterSpec) -> Result<Client, Credentia
         "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
         "current-context": "it",
     }))
-    .map_err(|_| fault("keyData", "cannot be read"))?;
+    .map_err(|_| fault("keyData", "is unreadable: copy the value from a kubeconfig"))?;
     // The error could quote a value.
     let config =
         Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.map_err(|_| {
             fault(
                 "apiEndpoint",
-                "or the certificates cannot be used: compare them with a kubeconfig that works",
+                "or caData, certData or keyData is unusable: compare them with a kubeconfig that works",
             )
         })?;
-    apiserver::client(config)
-        .map_err(|_| fault("certData", "or keyData cannot be used: both must be of one client certificate"))
+    apiserver::client(config).map_err(|_| {
+        fault(
+            "certData",
+            "or keyData is unusable: write the certificate and the key of one client certificate",
+        )
+    })
 }
 
 #[cfg(test)]
@@ -87,7 +91,10 @@ mod tests {
             .unwrap()
         };
         for (spec, words) in [
-            (spec("http://192.0.2.1:6443", "a"), "spec.apiEndpoint: write https://HOST:PORT"),
+            (
+                spec("http://192.0.2.1:6443", "a"),
+                "spec.apiEndpoint: is no https URL: write https://HOST:PORT",
+            ),
             (spec("https://192.0.2.1:6443", "secret-key"), "spec.keyData: is no PEM in base64"),
             (spec("https://192.0.2.1:6443", &pem), "spec."),
         ] {

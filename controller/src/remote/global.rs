@@ -1,11 +1,11 @@
-//! Global Services: Services of this cluster that also have the endpoints of other clusters.
+//! Global Services: Services of this cluster that also have the endpoints of remote clusters.
 //!
-//! For each RemoteEndpointSlice of a global Service there is an EndpointSlice with the same name in the
-//! Service's namespace. Service proxies use it like the ones of this cluster. Kubernetes' own controller
-//! leaves it alone, because of its label [`label::MANAGED_BY`].
+//! For each RemoteEndpointSlice of a global Service the leader writes an EndpointSlice with the
+//! same name into the Service's Namespace. Service proxies use it like the EndpointSlices of this
+//! cluster. Its label [`label::MANAGED_BY`] excludes it from Kubernetes' own controller.
 //!
-//! With the affinity `local`, the endpoints of other clusters are not ready while an endpoint of this
-//! cluster serves.
+//! With the affinity `local`, the endpoints of remote clusters are not ready while an endpoint of
+//! this cluster is serving.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub enum Affinity {
     /// Those of all clusters.
     #[default]
     None,
-    /// Those of this cluster, while one of them serves.
+    /// Those of this cluster, while one of them is serving.
     Local,
     /// The annotation has another value: those of all clusters.
     Unknown(Box<str>),
@@ -66,7 +66,7 @@ impl GlobalRow {
     }
 }
 
-/// An EndpointSlice with endpoints of another cluster.
+/// An EndpointSlice with endpoints of a remote cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BoundRow {
     /// The RemoteCluster.
@@ -175,7 +175,7 @@ fn difference(state: &ControllerState) -> Option<Difference> {
     Some(Difference { writes, gone })
 }
 
-/// Writes the EndpointSlices of all global Services for as long as it is polled.
+/// Writes the EndpointSlices of all global Services while it is polled.
 pub(super) async fn serve(context: &Context) {
     let mut changed = context.shared.lock().remote.global_changed.subscribe();
     let mut reported = HashSet::new();
@@ -200,8 +200,9 @@ fn report(context: &Context, reported: &mut HashSet<(Arc<str>, Box<str>)>) {
         if reported.insert((Arc::clone(&row.uid), value.clone())) {
             let about = reference("Service", "v1", Some(&key.namespace), &key.name, &row.uid);
             let name = annotation::GLOBAL_SERVICE_AFFINITY;
-            let text =
-                format!("annotation {name}: `{value}` is unknown: write `local`, or remove the annotation");
+            let text = format!(
+                "annotation {name}: `{value}` is unknown: write `local` or `none`, or remove the annotation"
+            );
             context.events.warning(about, reason::GLOBAL_SERVICE, text);
         }
     }

@@ -1,11 +1,12 @@
-//! The task for one other cluster: connection, watches, and the writes of differences.
+//! The task for one remote cluster: connection, watches, and the writes of differences.
 //!
-//! The watches retry by themselves, and a dead connection is detected by the kernel
-//! ([`trunkline_daemon::apiserver`]). While the other API server does not answer, everything known
-//! stays, for at most `--remote-retention`; then it is withdrawn, until the API server answers again.
+//! The watches retry by themselves, and the kernel detects a dead connection
+//! ([`trunkline_daemon::apiserver`]). While the remote API server does not answer or refuses
+//! requests, the mirrored objects stay, for at most `--remote-retention`. Then the task deletes
+//! them, until the API server answers again.
 //!
-//! Changes within `COALESCE` are written together. An object is written only if it differs from its
-//! row, so a restart of the controller writes nothing.
+//! The task writes changes within `COALESCE` together. It writes an object only if the object
+//! differs from its row, so a restart of the controller writes nothing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -47,24 +48,24 @@ use crate::watch::delays::Delays;
 pub(super) const COALESCE: Duration = Duration::from_millis(50);
 /// Number of writes at the same time.
 pub(super) const WRITES: usize = 16;
-/// The interval between two attempts to identify a cluster whose UUID is not accepted.
+/// The longest interval between two requests for a UUID that is refused.
 const IDENTIFY: Duration = Duration::from_secs(30);
 /// The interval between two attempts to write.
 pub(super) const RETRY: Duration = Duration::from_secs(5);
 /// The field manager of the mirrored objects.
 pub(super) const MANAGER: &str = "trunkline-controller";
 
-/// Names of conditions, as in hybridnet where it has them.
+/// Types of conditions, as in hybridnet where it has them.
 mod condition {
     /// The API server answers.
     pub(super) const HEALTHZ: &str = "HealthProbe";
-    /// The UUID is of no other known cluster.
+    /// Neither this cluster nor another RemoteCluster has the UUID.
     pub(super) const UUID: &str = "UUID";
     /// Both overlays have the same netID.
     pub(super) const OVERLAY_NET_ID: &str = "OverlayNetIDMatch";
-    /// No subnet overlaps another cluster's.
+    /// No subnet is refused.
     pub(super) const SUBNETS: &str = "SubnetNonCross";
-    /// Its Services and EndpointSlices can be read. Not in hybridnet.
+    /// Its Services and EndpointSlices are readable. Not in hybridnet.
     pub(super) const GLOBAL_SERVICES: &str = "GlobalServices";
 }
 
@@ -100,7 +101,7 @@ struct Mirror {
     name: Arc<str>,
     row: Arc<RemoteClusterRow>,
     context: Context,
-    /// How long objects stay while the cluster does not answer; none: for ever.
+    /// How long objects stay while the API server does not answer; none: without a limit.
     retention: Option<Duration>,
 }
 
@@ -127,7 +128,7 @@ where
     events.map(move |event| (kind, event.map(change))).boxed()
 }
 
-/// Kinds that the other cluster may refuse.
+/// Kinds for which the user of the RemoteCluster may lack the right.
 const SERVICE: &str = "Service";
 const ENDPOINT_SLICE: &str = "EndpointSlice";
 
@@ -137,7 +138,7 @@ fn watch_services(client: &Client) -> BoxStream<'static, Watched> {
     events.map(|event| (SERVICE, event.map(Change::Service))).boxed()
 }
 
-/// EndpointSlices, without those with endpoints of other clusters: they are not mirrored back.
+/// EndpointSlices, without those with endpoints of remote clusters: these are not mirrored back.
 fn watch_slices(client: &Client) -> BoxStream<'static, Watched> {
     let ours = format!("{},{}!={REMOTE_ENDPOINTS_MANAGER}", label::SERVICE_NAME, label::MANAGED_BY);
     let config = watcher::Config::default().labels(&ours).page_size(100);
@@ -158,9 +159,10 @@ fn is_forbidden(error: &watcher::Error) -> bool {
 }
 
 impl Mirror {
-    /// Follows the cluster for ever.
+    /// Mirrors the cluster until the task is aborted.
     async fn follow(&self, client: Client, patience: Duration) {
-        // The time since which it does not answer outlives this process in the condition.
+        // The condition has the time of the first failed request, also after a restart of this
+        // process.
         let mut away_since = self.known_absence();
         self.set_health(away_since, None);
         loop {
@@ -171,7 +173,7 @@ impl Mirror {
         }
     }
 
-    /// The time since which the cluster does not answer, by its condition.
+    /// The time of the first failed request since the last answer, from the condition.
     fn known_absence(&self) -> Option<Instant> {
         let conditions = &self.row.status.conditions;
         let healthz = conditions.iter().find(|one| one.condition_type == condition::HEALTHZ)?;
@@ -192,7 +194,7 @@ impl Mirror {
         }
     }
 
-    /// Waits until another RemoteCluster claims a UUID, or none does any more; at most [`IDENTIFY`].
+    /// Waits until another RemoteCluster has the UUID, or none any more; at most [`IDENTIFY`].
     async fn until_another_claim(&self, uuid: &str) {
         let mut changed = self.context.shared.lock().remote.changed.subscribe();
         let claimed = self.claimed(uuid);
@@ -206,7 +208,7 @@ impl Mirror {
         }
     }
 
-    /// The RemoteCluster that is mirrored with this UUID instead: the first one by name.
+    /// The RemoteCluster that is mirrored instead: the first one with this UUID, by name.
     fn claimed(&self, uuid: &str) -> Option<Arc<str>> {
         let state = self.context.shared.lock();
         let others = state
@@ -217,7 +219,7 @@ impl Mirror {
         others.map(|(name, _)| Arc::clone(name)).min()
     }
 
-    /// Waits until the API server answers with a UUID that no other cluster has.
+    /// Waits until the API server answers with an acceptable UUID.
     async fn identify(
         &self,
         client: &Client,
@@ -258,30 +260,37 @@ impl Mirror {
         }
     }
 
-    /// Records that the cluster does not answer.
+    /// Records that the API server does not answer or refuses a request.
     async fn is_away(&self, away_since: &mut Option<Instant>, error: &str) {
         if away_since.is_none() {
             *away_since = Some(Instant::now());
-            tracing::warn!(cluster = %self.name, error, "the API server of a RemoteCluster does not answer: \
-                its subnets and nodes stay as they are");
-            self.warn(reason::REMOTE_CLUSTER, format!("its API server does not answer: {error}"));
+            tracing::warn!(cluster = %self.name, error, "the API server of a RemoteCluster does not \
+                answer or refuses requests: its RemoteSubnets and RemoteVteps stay");
+            self.warn(
+                reason::REMOTE_CLUSTER,
+                format!("its API server does not answer or refuses requests: {error}"),
+            );
         }
         self.set_health(*away_since, None);
         self.report(RemoteClusterState::Offline, None, &[failed(condition::HEALTHZ, error)]).await;
     }
 
-    /// The fault of a UUID that another known cluster has.
+    /// The fault of a UUID that this cluster or another RemoteCluster has.
     async fn uuid_fault(&self, uuid: &str) -> Option<String> {
         let own = self::uuid(&self.context.client, PATIENCE).await;
         if own.is_ok_and(|own| own == uuid) {
-            return Some("it is this cluster itself: name another API server".to_owned());
+            return Some(
+                "the UUID is that of this cluster: write the API server of a remote cluster into \
+                 spec.apiEndpoint"
+                    .to_owned(),
+            );
         }
         let other = self.claimed(uuid);
-        other.map(|name| format!("it is the cluster of RemoteCluster {name}: delete one of the two"))
+        other.map(|name| format!("RemoteCluster {name} has the same UUID: delete one of the two"))
     }
 
-    /// Mirrors the cluster until its API server does not answer, or is another cluster's. Returns since
-    /// when it does not answer.
+    /// Mirrors the cluster until another UUID is at the address. Returns the time of the first
+    /// failed request since the last answer.
     async fn mirror(&self, client: &Client, identity: &str, patience: Duration) -> Option<Instant> {
         let mut events = stream::select_all([
             watch(client, "Network", Change::Network),
@@ -298,12 +307,12 @@ impl Mirror {
         let mut failing: BTreeMap<&'static str, String> = BTreeMap::new();
         // The refused subnets that have an event.
         let mut reported = BTreeMap::new();
-        // Why Services cannot be read.
+        // The error of the watches of Services and EndpointSlices, if a right is missing.
         let mut refused: Option<String> = None;
         let mut away_since = None;
         let mut withdrawn = false;
         let mut due: Option<Instant> = None;
-        // When the UUID is compared again, after all watches answer.
+        // The time of the next comparison of the UUID, after all watches answer.
         let mut verify: Option<Instant> = None;
         loop {
             let timer = OptionFuture::from(due.map(sleep_until));
@@ -311,7 +320,7 @@ impl Mirror {
             tokio::select! {
                 event = events.next() => match event {
                     Some((kind, Ok(change))) => {
-                        // At its beginning, a list is not answered yet.
+                        // At the start of a list there is no answer yet.
                         if matches!(kind, SERVICE | ENDPOINT_SLICE) && !change.is_beginning() {
                             refused = None;
                         }
@@ -320,11 +329,11 @@ impl Mirror {
                         }
                         view.apply(change);
                     }
-                    // The reader may have no right for them. Then there are no global Services.
+                    // Without the right for these kinds there are no global Services.
                     Some((kind @ (SERVICE | ENDPOINT_SLICE), Err(error))) if is_forbidden(&error) => {
                         if refused.replace(chain(&error).to_string()).is_none() {
-                            tracing::warn!(cluster = %self.name, "{kind}s of a RemoteCluster cannot be read: \
-                                it has no global Services; give its user the rights in docs/multi-cluster.md");
+                            tracing::warn!(cluster = %self.name, "{kind}s of a RemoteCluster are not \
+                                readable, so it has no global Services: give its user the rights in docs/multi-cluster.md");
                         }
                     }
                     Some((kind, Err(error))) => {
@@ -365,14 +374,14 @@ impl Mirror {
                     continue;
                 }
             }
-            // Without an answer, what is known may be out of date, and is left alone.
+            // While a watch fails, the rows may be out of date, and nothing is written.
             if view.is_complete() && away_since.is_none() && due.is_none() {
                 due = Some(Instant::now() + COALESCE);
             }
         }
     }
 
-    /// What the subnets must not overlap.
+    /// The prefixes that the subnets must not overlap, and the overlay's netID.
     fn local(&self) -> Local {
         let state = self.context.shared.lock();
         let cidr =
@@ -392,7 +401,8 @@ impl Mirror {
         }
     }
 
-    /// Writes all differences, and the state. Returns whether all writes succeeded.
+    /// Writes all differences, and the status. Returns whether all writes of mirrored objects
+    /// succeeded.
     async fn write(
         &self,
         view: &View,
@@ -407,7 +417,7 @@ impl Mirror {
         }
         reported.clone_from(&plan.refused);
         let mut done = self.write_kind(&plan.subnets).await & self.write_kind(&plan.vteps).await;
-        // Routes to the endpoints come first.
+        // The routes precede the endpoints.
         if let Some(slices) = &plan.slices {
             done &= self.write_kind(slices).await;
         }
@@ -479,13 +489,15 @@ impl Mirror {
         logged(written(answer, || format!("{} {name} was not written", S::KIND)))
     }
 
-    /// Removes everything of the cluster, because it has not answered for too long.
+    /// Deletes all objects of the cluster at the end of the retention.
     async fn withdraw(&self) {
-        tracing::warn!(cluster = %self.name, "a RemoteCluster has not answered for the time of --remote-retention: \
-            its subnets and nodes are withdrawn");
+        tracing::warn!(cluster = %self.name, "a RemoteCluster has not answered for the time of \
+            --remote-retention: its RemoteSubnets, RemoteVteps and RemoteEndpointSlices are deleted");
         self.warn(
             reason::REMOTE_CLUSTER,
-            "it has not answered for too long: its subnets and nodes are withdrawn".to_owned(),
+            "its API server has not answered for the time of --remote-retention: its RemoteSubnets, RemoteVteps and \
+             RemoteEndpointSlices are deleted"
+                .to_owned(),
         );
         self.remove_all().await;
     }
@@ -573,7 +585,7 @@ fn status(
     RemoteClusterStatus { uuid: uuid.or_else(|| known.uuid.clone()), state: Some(state), conditions }
 }
 
-/// The UID of the Namespace kube-system, which identifies a cluster.
+/// Reads the UID of the Namespace kube-system, which identifies a cluster.
 async fn uuid(client: &Client, patience: Duration) -> Result<String, String> {
     let api: Api<Namespace> = Api::all(client.clone());
     // The right to list Namespaces suffices.

@@ -1,19 +1,20 @@
-//! Other clusters: their subnets and nodes are mirrored, so that the agents route to their pods.
+//! Remote clusters: the controller mirrors their subnets and nodes, and the agents route to their
+//! pods.
 //!
 //! ```text
-//! RemoteCluster ─▶ client of the other API server ─▶ View (its Networks, Subnets, NodeInfos, IPInstances)
-//!                                                      │ plan: what may be mirrored
+//! RemoteCluster ─▶ client of the remote API server ─▶ View (its Networks, Subnets, NodeInfos, IPInstances)
+//!                                                      │ plan: the objects to mirror
 //!                  RemoteSubnet, RemoteVtep ◀──────────┘ only differences are written
 //!                  RemoteEndpointSlice ─▶ EndpointSlice of a global Service ([`global`])
 //! ```
 //!
-//! There is one task for each RemoteCluster ([`mirror`]), and only the leader has tasks. All replicas
-//! have the rows of RemoteSubnets, because the webhook compares new Subnets with them. A deleted
-//! RemoteCluster takes its objects with it; objects without a RemoteCluster as owner are another
-//! client's, and stay.
+//! The leader runs one task for each RemoteCluster ([`mirror`]). All replicas have the rows of
+//! RemoteSubnets, because the webhook compares new Subnets with them. The leader deletes the
+//! objects of a deleted RemoteCluster. Objects without a RemoteCluster as owner belong to another
+//! client, and stay.
 //!
-//! **What another cluster can do here** is limited to names: it can add prefixes that overlap neither a
-//! Subnet of this cluster nor one of a third cluster ([`plan`]). It gets no right in this cluster.
+//! **A remote cluster** can only add prefixes that overlap neither a Subnet of this cluster nor one
+//! of a third cluster ([`plan`]). It gets no right in this cluster.
 
 mod client;
 pub mod global;
@@ -44,7 +45,7 @@ use crate::reconcile::Context;
 use crate::term::TermDependencies;
 use crate::watch::{Relist, follow, follow_optional};
 
-/// Rows about other clusters.
+/// Rows about remote clusters.
 pub struct RemoteState {
     /// The RemoteClusters; only the leader has them.
     pub clusters: Table<Arc<str>, Arc<RemoteClusterRow>>,
@@ -54,7 +55,7 @@ pub struct RemoteState {
     pub slices: Table<Arc<str>, Mirrored<RemoteEndpointSliceSpec>>,
     /// The global Services; only the leader has them.
     pub global: Table<Key, GlobalRow>,
-    /// The EndpointSlices with endpoints of other clusters; only the leader has them.
+    /// The EndpointSlices with endpoints of remote clusters; only the leader has them.
     pub bound: Table<Key, BoundRow>,
     /// Changes with each change that concerns a global Service.
     pub global_changed: watch::Sender<u64>,
@@ -80,7 +81,7 @@ impl Default for RemoteState {
 }
 
 impl RemoteState {
-    /// Removes what only the leader has. The next term waits for its own lists.
+    /// Removes the rows that only the leader has. The next term waits for its own lists.
     pub(crate) fn end_term(&mut self) {
         self.clusters = Table::default();
         self.vteps = Table::default();
@@ -111,28 +112,29 @@ impl RemoteState {
     }
 }
 
-/// The health of another cluster.
+/// The health of a remote cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Health {
-    /// Since when its API server does not answer; none while it answers.
+    /// The time of the first failed request since the last answer; none while its API server
+    /// answers.
     pub away_since: Option<Instant>,
-    /// Whether it cannot be mirrored for another reason: its credentials, or its UUID.
+    /// Whether its credentials are unusable, or its UUID is refused.
     pub is_refused: bool,
-    /// Its mirrored subnets.
+    /// Number of its mirrored subnets.
     pub subnets: usize,
-    /// Its subnets that are not mirrored.
+    /// Number of its refused subnets.
     pub refused: usize,
-    /// Its mirrored nodes.
+    /// Number of its mirrored nodes.
     pub vteps: usize,
-    /// The addresses behind them.
+    /// Number of the addresses of pods on these nodes.
     pub endpoints: usize,
-    /// Its mirrored EndpointSlices.
+    /// Number of its mirrored EndpointSlices.
     pub slices: usize,
-    /// Endpoints of Services that are not mirrored.
+    /// Number of refused endpoints of its Services.
     pub refused_endpoints: usize,
 }
 
-/// A task that ends with its handle.
+/// A task that is aborted with its handle.
 struct Task(JoinHandle<()>);
 
 impl Drop for Task {
@@ -141,7 +143,7 @@ impl Drop for Task {
     }
 }
 
-/// Mirrors all other clusters for as long as it is polled.
+/// Mirrors all remote clusters while it is polled.
 pub async fn serve(lead: &TermDependencies, context: &Context) {
     let (clusters, vteps, slices) = (Relist::default(), Relist::default(), Relist::default());
     let config = watcher::Config::default;

@@ -1,8 +1,8 @@
-//! What of another cluster is mirrored: a pure function.
+//! The objects to mirror for a remote cluster: a pure function.
 //!
-//! A subnet is refused if its prefix overlaps a Subnet of this cluster, or a mirrored subnet of a third
-//! cluster: the agents route by prefixes. Overlays share a tunnel only with the same netID; with another
-//! one, neither the overlay's subnets nor the nodes are mirrored.
+//! A subnet is refused if its prefix overlaps a Subnet of this cluster, or a mirrored subnet of a
+//! third cluster: the agents route by prefixes. A tunnel connects two overlays only with the same
+//! netID. With different netIDs, neither the overlay's subnets nor the nodes are mirrored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash as _, Hasher as _};
@@ -16,25 +16,25 @@ use trunkline_api::resources::{
 
 use super::view::View;
 
-/// What the subnets of another cluster must not overlap.
+/// The prefixes that subnets of a remote cluster must not overlap, and the overlay's netID.
 #[derive(Clone, Debug, Default)]
 pub struct Local {
     /// Subnets of this cluster, by name.
     pub subnets: Vec<(String, IpNet)>,
-    /// Mirrored subnets of other clusters, by the name of the RemoteSubnet.
+    /// Mirrored subnets of other remote clusters, by the name of the RemoteSubnet.
     pub others: Vec<(String, IpNet)>,
     /// The netID of this cluster's overlay.
     pub overlay_net_id: Option<u32>,
 }
 
-/// The objects for another cluster, and what prevents others.
+/// The objects to mirror for a remote cluster, and the refused parts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
     /// The RemoteSubnets, by name.
     pub subnets: BTreeMap<String, RemoteSubnetSpec>,
     /// The RemoteVteps, by name.
     pub vteps: BTreeMap<String, RemoteVtepSpec>,
-    /// The RemoteEndpointSlices, by name; none if the other cluster's are not known.
+    /// The RemoteEndpointSlices, by name; none before the lists of Services and EndpointSlices.
     pub slices: Option<BTreeMap<String, RemoteEndpointSliceSpec>>,
     /// Number of endpoints of Services that are refused: their addresses are neither in a mirrored subnet
     /// nor those of a mirrored node.
@@ -46,21 +46,24 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Number of addresses behind the nodes.
+    /// Number of the addresses of pods on the mirrored nodes.
     pub fn endpoints(&self) -> usize {
         self.vteps.values().map(|vtep| vtep.endpoint_ip_list.len()).sum()
     }
 }
 
-/// The name of an object for another cluster's object.
+/// The name of the object that mirrors an object of a remote cluster.
 pub fn mirrored_name(cluster: &str, name: &str) -> String {
     format!("{cluster}.{name}")
 }
 
-/// The longest name of an object.
+/// The fix of overlapping prefixes.
+const FIX: &str = "choose another prefix in one of the clusters";
+
+/// The longest name of an object, in octets.
 const LONGEST: usize = 253;
 
-/// The name of a RemoteEndpointSlice, and of the EndpointSlice of it.
+/// The name of a RemoteEndpointSlice, and of the EndpointSlice that is written for it.
 fn slice_name(cluster: &str, namespace: &str, name: &str) -> String {
     let full = format!("{cluster}.{namespace}.{name}");
     if full.len() <= LONGEST {
@@ -73,7 +76,7 @@ fn slice_name(cluster: &str, namespace: &str, name: &str) -> String {
     format!("{kept}{hash}")
 }
 
-/// Plans the objects for a cluster.
+/// Plans the objects for a remote cluster.
 pub fn plan(cluster: &str, view: &View, local: &Local) -> Plan {
     let mut plan = Plan::default();
     let remote = view.overlay_net_id();
@@ -81,7 +84,7 @@ pub fn plan(cluster: &str, view: &View, local: &Local) -> Plan {
         && own != remote
     {
         plan.net_id_fault = Some(format!(
-            "the overlay of this cluster has netID {own}, and that of {cluster} has {remote}: give both the same"
+            "the overlay of this cluster has netID {own}, and that of {cluster} has {remote}: write the same netID into both"
         ));
     }
     let mut accepted = BTreeSet::new();
@@ -98,9 +101,9 @@ pub fn plan(cluster: &str, view: &View, local: &Local) -> Plan {
             other.contains(&prefix.trunc()) || prefix.contains(&other.trunc())
         };
         let refusal = if let Some((other, known)) = local.subnets.iter().find(overlaps) {
-            Some(format!("{prefix} overlaps {known} of Subnet {other} of this cluster"))
+            Some(format!("{prefix} overlaps {known} of Subnet {other} of this cluster: {FIX}"))
         } else if let Some((other, known)) = local.others.iter().find(overlaps) {
-            Some(format!("{prefix} overlaps {known} of RemoteSubnet {other}"))
+            Some(format!("{prefix} overlaps {known} of RemoteSubnet {other}: {FIX}"))
         } else if network_type == NetworkType::Overlay {
             plan.net_id_fault.clone()
         } else {
@@ -142,8 +145,9 @@ fn plan_vteps(cluster: &str, view: &View, accepted: &BTreeSet<&str>, plan: &mut 
     }
 }
 
-/// The endpoints of a cluster's Services may only have addresses of its pods and nodes: another address
-/// could lead clients of the Service anywhere.
+/// Endpoints of a remote cluster's Services may only have addresses of its mirrored subnets and
+/// nodes: with another address the remote cluster could redirect clients of the Service to any
+/// host.
 fn plan_slices(cluster: &str, view: &View, prefixes: &[IpNet], plan: &mut Plan) {
     let of_nodes: BTreeSet<IpAddr> = plan
         .vteps
@@ -262,11 +266,11 @@ mod tests {
         for (local, words) in [
             (
                 Local { subnets: vec![prefix("10.1.0.128/25")], ..Local::default() },
-                "10.1.0.0/24 overlaps 10.1.0.128/25 of Subnet a of this cluster",
+                "10.1.0.0/24 overlaps 10.1.0.128/25 of Subnet a of this cluster: choose another prefix in one of the clusters",
             ),
             (
                 Local { others: vec![prefix("10.0.0.0/15")], ..Local::default() },
-                "10.1.0.0/24 overlaps 10.0.0.0/15 of RemoteSubnet a",
+                "10.1.0.0/24 overlaps 10.0.0.0/15 of RemoteSubnet a: choose another prefix in one of the clusters",
             ),
         ] {
             let found = plan("east", &view(), &local);
@@ -284,7 +288,7 @@ mod tests {
         let fault = found.net_id_fault.unwrap();
         assert_eq!(
             fault,
-            "the overlay of this cluster has netID 5, and that of east has 4: give both the same"
+            "the overlay of this cluster has netID 5, and that of east has 4: write the same netID into both"
         );
         let none = plan("east", &view(), &Local::default());
         assert!(none.net_id_fault.is_none(), "a cluster without an overlay");

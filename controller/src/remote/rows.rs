@@ -23,7 +23,7 @@ pub struct RemoteClusterRow {
     pub uid: Arc<str>,
     /// The generation of its spec.
     pub generation: Option<i64>,
-    /// The spec, or the reason why it cannot be read.
+    /// The spec, or the reason why it is unreadable.
     pub spec: Result<RemoteClusterSpec, String>,
     /// The observed state.
     pub status: RemoteClusterStatus,
@@ -43,7 +43,7 @@ pub struct Mirrored<S> {
     pub cluster: Arc<str>,
     /// The UID of the RemoteCluster that owns it; empty if another client wrote it.
     pub owner: Arc<str>,
-    /// The spec; none if it cannot be read.
+    /// The spec; none if it is unreadable.
     pub spec: Option<S>,
 }
 

@@ -1,7 +1,7 @@
-//! Endpoints of Services, from an EndpointSlice and to one.
+//! Endpoints of Services: conversion from an EndpointSlice, and to one.
 //!
-//! A part of an endpoint has no meaning in another cluster: its node (a node of this cluster may have
-//! the same name, and service proxies compare names), its pod, and the hints for zones.
+//! Some fields of an endpoint have no meaning in another cluster: its node (a node of this cluster
+//! may have the same name, and service proxies compare names), its pod, and the hints for zones.
 
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
 use trunkline_api::names::label;
@@ -14,7 +14,7 @@ pub struct Slice {
     pub service: String,
     /// `IPv4`, `IPv6` or `FQDN`.
     pub address_type: String,
-    /// Its endpoints, without what has no meaning in another cluster.
+    /// Its endpoints, without the fields that have no meaning in another cluster.
     pub endpoints: Vec<RemoteEndpoint>,
     /// Their ports.
     pub ports: Vec<RemotePort>,

@@ -1,4 +1,4 @@
-//! Another cluster as its watches show it. No I/O.
+//! The state of a remote cluster, from the events of its watches. No I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -36,7 +36,7 @@ pub enum Change {
 }
 
 impl Change {
-    /// Whether a list begins, before the first answer.
+    /// Whether the change is the start of a list, before the API server's first answer.
     pub fn is_beginning(&self) -> bool {
         match self {
             Change::Network(event) => matches!(event, Event::Init),
@@ -60,7 +60,7 @@ struct InstanceRow {
     node: String,
 }
 
-/// Another cluster.
+/// The rows of a remote cluster.
 #[derive(Default)]
 pub struct View {
     networks: Table<String, NetworkRow>,
@@ -76,7 +76,7 @@ pub struct View {
 }
 
 impl View {
-    /// Whether each kind that routes depend on was listed.
+    /// Whether all kinds that determine routes were listed.
     pub fn is_complete(&self) -> bool {
         self.networks.is_listed()
             && self.subnets.is_listed()
@@ -84,7 +84,8 @@ impl View {
             && self.instances.is_listed()
     }
 
-    /// Whether Services and their endpoints were listed. A cluster may refuse them to the reader.
+    /// Whether Services and their endpoints were listed. The user of the RemoteCluster may lack the
+    /// right.
     pub fn has_services(&self) -> bool {
         self.services.is_listed() && self.slices.is_listed()
     }

@@ -71,11 +71,11 @@ pub(super) fn dashboard() -> Dashboard {
                 panels: vec![
                     Panel::new(Stat, "API server answers", "short", "node",
                         &[("max by (cluster) (trunkline_controller_remote_cluster_connected)", "{{cluster}}")],
-                        "no: running pods still reach each other; new and moved pods of this cluster are not reachable through the tunnel.")
+                        "no: the API server does not answer or refuses requests, or the credentials or the UUID cannot be used. New and moved pods of this cluster are not reachable through the tunnel.")
                         .words(YES_NO).bad(Bounds::Below(1.0)).alert("TrunklineRemoteClusterUnreachable").width(6),
                     Panel::new(Series, "Time without an answer", "s", "node",
                         &[("max by (cluster) (trunkline_controller_remote_cluster_away_seconds)", "{{cluster}}")],
-                        "The time since the last answer of each remote API server; 0 while it answers. After --remote-retention the controller withdraws the cluster.")
+                        "The time for which each remote API server has not answered or has refused requests; 0 while it answers. After --remote-retention the controller deletes the cluster's RemoteSubnets and RemoteVteps.")
                         .bad(Bounds::Above(300.0)).alert("TrunklineRemoteClusterUnreachable").width(6),
                     Panel::new(Series, "Mirrored objects", "short", "node",
                         &[("max by (cluster, kind) (trunkline_controller_remote_cluster_objects{kind!~\"refused.*\"})", "{{cluster}} {{kind}}")],
@@ -83,7 +83,7 @@ pub(super) fn dashboard() -> Dashboard {
                         .alert("TrunklineRemoteClusterIgnored").width(6),
                     Panel::new(Series, "Refused parts", "short", "node",
                         &[("max by (cluster, kind) (trunkline_controller_remote_cluster_objects{kind=~\"refused.*\"})", "{{cluster}} {{kind}}")],
-                        "Subnets of each remote cluster that overlap others, and endpoints of its Services with addresses of others; neither are mirrored.")
+                        "Subnets of each remote cluster that overlap others, and endpoints of its Services with addresses outside of its mirrored Subnets and nodes. The controller mirrors neither.")
                         .bad(Bounds::Above(1.0)).alert("TrunklineRemoteClusterIgnored").width(6),
                 ],
             },

@@ -1,5 +1,5 @@
 //! The owners of prefixes, addresses and MACs: this cluster first, then the remote clusters, the
-//! oldest object first. Each can be claimed once.
+//! oldest object first. Each has one owner.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -24,8 +24,8 @@ impl PodRange {
         PodRange { range, excluded }
     }
 
-    /// The range of a remote subnet. Its addresses are in its prefix: an address outside of it would
-    /// change the routes of others.
+    /// The range of a remote subnet. Its addresses must be in its prefix: an address outside of the
+    /// prefix would change routes to other prefixes.
     pub(super) fn of_remote(range: ParsedRange) -> Result<PodRange, RemoteFault> {
         let ParsedRange { cidr: prefix, first, last, gateway, excluded, reserved: _ } = &range;
         for address in [first, last].into_iter().chain(gateway).chain(excluded) {
@@ -74,14 +74,14 @@ impl ClaimedSubnet {
     }
 
     /// Whether both can exist. As in hybridnet, Subnets of several clusters can divide one prefix,
-    /// for example the VLAN of both.
+    /// for example that of a VLAN in both clusters.
     fn allows(&self, pods: &PodRange, overlay: bool) -> bool {
         let (own, other) = (self.prefix(), pods.range.cidr);
         !overlaps(&own, &other) || (own == other && self.overlay == overlay && self.pods.is_disjoint(pods))
     }
 }
 
-/// Everything that has an owner.
+/// The prefixes, addresses and MACs with an owner.
 pub(super) struct Claims {
     limits: RemoteLimits,
     subnets: Vec<ClaimedSubnet>,
@@ -148,7 +148,7 @@ impl Claims {
             let (other, owner) = (other.prefix(), other.owner.clone());
             return Err(RemoteFault::Overlap { prefix, other, owner });
         }
-        // The lowest address, so that the text does not change from plan to plan.
+        // The lowest address: the text is the same in each plan.
         let inside = self.addresses.iter().filter(|(address, _)| pods.holds(**address)).min();
         if let Some((address, owner)) = inside {
             return Err(RemoteFault::NodeInside { address: *address, owner: owner.clone() });

@@ -1,8 +1,8 @@
 //! Remote clusters: which of their subnets, VTEPs and endpoints this node accepts.
 //!
-//! The objects are written by this cluster's controller, but their contents are from the remote
-//! cluster. So they are checked here as input of a stranger. A remote cluster can only name
-//! addresses that nobody else has:
+//! The controller of this cluster writes the objects, but their contents are from the remote
+//! cluster. So the agent checks them as untrusted input. A remote cluster can only name addresses
+//! without another owner:
 //!
 //! | object | ignored if |
 //! |---|---|
@@ -11,9 +11,9 @@
 //! | local address of a RemoteVtep | the same as for the VTEP's address |
 //! | endpoint of a RemoteVtep | no RemoteSubnet of the same cluster can have it |
 //!
-//! The older object wins a contradiction, so a remote cluster cannot displace another one. The
-//! overlay's part of the plan (`plan/vxlan.rs`) treats the accepted VTEPs and subnets like those of
-//! this cluster.
+//! If two objects contradict each other, the older one wins, so a remote cluster cannot displace
+//! another one. The overlay's part of the plan (`plan/vxlan.rs`) treats the accepted VTEPs and
+//! subnets like those of this cluster.
 
 mod claims;
 mod objects;
@@ -33,7 +33,7 @@ use super::{Host, Intent};
 /// Maximum number of faults of one cluster in the plan. All are counted.
 const FAULTS: usize = 20;
 
-/// The prefixes that remote clusters may use, from the node's configuration.
+/// The prefixes that remote clusters may use, from agent.yaml. Default: all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoteLimits {
     /// Prefixes of remote subnets.
@@ -49,7 +49,7 @@ impl Default for RemoteLimits {
     }
 }
 
-/// The accepted part of a remote cluster, for the operator.
+/// The accepted parts of a remote cluster, for the agent's status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RemoteClusterPlan {
     /// Accepted subnets by the object's name.
@@ -121,13 +121,13 @@ enum RemoteFault {
     Outside { address: IpAddr, prefix: IpNet },
     #[error("{first} is after {last}: write the lower address into start")]
     Reversed { first: IpAddr, last: IpAddr },
-    #[error("{prefix} is no prefix of unicast addresses")]
+    #[error("{prefix} is no prefix of unicast addresses: write addresses that hosts of the fabric can have")]
     NoUnicast { prefix: IpNet },
     #[error(
-        "{prefix} is outside of remoteClusters.{field}: add it in the agents' configuration if the remote cluster may use it"
+        "{prefix} is outside of remoteClusters.{field}: add it in agent.yaml if the remote cluster may use it"
     )]
     Limit { prefix: IpNet, field: &'static str },
-    #[error("{prefix} overlaps {other} of {owner}: joined clusters need different addresses")]
+    #[error("{prefix} overlaps {other} of {owner}: joined clusters need different prefixes")]
     Overlap { prefix: IpNet, other: IpNet, owner: String },
     #[error(
         "its addresses include {address} of {owner}: add it to the Subnet's excludeIPs in the remote cluster"
@@ -135,11 +135,13 @@ enum RemoteFault {
     NodeInside { address: IpAddr, owner: String },
     #[error("{address} belongs to {owner}: write an address of the remote node")]
     Taken { address: IpAddr, owner: String },
-    #[error("{address} is in {prefix} of {owner}: a tunnel's address cannot be a pod's")]
+    #[error(
+        "{address} is in {prefix} of {owner}: a VTEP's address cannot be a pod's: write an address of the remote node"
+    )]
     InSubnet { address: IpAddr, prefix: IpNet, owner: String },
-    #[error("{mac} belongs to {owner}: each VTEP needs its own MAC")]
+    #[error("{mac} belongs to {owner}: write a MAC that no other VTEP has")]
     Mac { mac: String, owner: String },
-    #[error("{mac} is no unicast MAC")]
+    #[error("{mac} is no unicast MAC: write the MAC of the remote node's VXLAN device")]
     NoMac { mac: String },
     #[error("{0}")]
     Value(#[from] trunkline_api::resources::ValueError),
@@ -249,7 +251,7 @@ fn accept_vteps(objects: &RemoteObjects, claims: &mut Claims, ranges: &Ranges<'_
         if row.malformed > 0 {
             plan.ignored.endpoints += row.malformed;
             plan.report(format!(
-                "RemoteVtep {name}: spec.endpointIPList: {} entries are no addresses",
+                "RemoteVtep {name}: spec.endpointIPList: {} entries are no IP addresses: correct or remove them",
                 row.malformed
             ));
         }

@@ -1,5 +1,5 @@
 //! Subnets and VTEPs of remote clusters as the sources deliver them, in a compact form: a node may
-//! know 1,000 remote VTEPs with 10,000 endpoints.
+//! have 1,000 remote VTEPs with 10,000 endpoints.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

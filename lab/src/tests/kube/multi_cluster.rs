@@ -35,16 +35,16 @@ pub(super) const TESTS: &[Test] = &[
     Test {
         name: "kube/multi-cluster",
         about: "two API servers, two controllers, four nodes: all pairs of BGP and overlay pods of both clusters without \
-            NAT; an API server is away and comes back; a RemoteCluster is deleted; no packet is lost",
+            NAT; an API server stops and starts again; a RemoteCluster is deleted; no packet is lost",
         run: multi_cluster,
     },
 ];
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const NAMESPACE: &str = "mixed";
-/// How long the API server of `west` is away: longer than the retries of all watches.
+/// The time without the API server of `west`: longer than the retries of all watches.
 const AWAY: Duration = Duration::from_secs(60);
-/// How long `west` keeps the objects of `east` without an answer, in seconds.
+/// `--remote-retention` of `west`, in seconds.
 const RETENTION: u64 = 15;
 /// Annotations of a pod in the overlay.
 const TUNNELLED: &[(&str, &str)] = &[("networking.alibaba.com/network-type", "Overlay")];
@@ -109,7 +109,7 @@ impl<'a> Side<'a> {
         let kubeconfig = |node: &str| rights::agent_on(cluster, WITHOUT_KEYS, node);
         let doorways = nodes::join_some(cluster, fabric, nodes, kubeconfig)?;
         for node in nodes {
-            wait_for(&format!("NodeInfo {node} to have an end of the tunnels"), PATIENCE, || {
+            wait_for(&format!("NodeInfo {node} to have a VTEP"), PATIENCE, || {
                 let info = json_of(cluster, &["nodeinfo", node])?;
                 let is_there = info["spec"]["vtepInfo"]["ip"].as_str().is_some_and(|ip| !ip.is_empty());
                 Ok(Seen::when(is_there, || info["spec"].to_string()))
@@ -136,7 +136,7 @@ impl<'a> Side<'a> {
         nodes::attach(self.cluster, fabric, plan, annotations)
     }
 
-    /// Lets this cluster read `from`, as the documentation describes it.
+    /// Creates the RemoteCluster for `from`, and its user, as in the documentation.
     fn read(&self, from: &Side<'_>) -> Result<()> {
         remote::join(self.cluster, self.name, from.cluster, from.name)
     }
@@ -184,7 +184,7 @@ impl<'a> Side<'a> {
         })
     }
 
-    /// The webhook refuses a Subnet of this prefix, and names what it overlaps.
+    /// The webhook denies a Subnet of this prefix, and names the object with the other prefix.
     fn refuses(&self, network: &str, cidr: &str, other: &str) -> Result<()> {
         let subnet = json!({
             "apiVersion": "networking.alibaba.com/v1", "kind": "Subnet", "metadata": {"name": "overlapping"},
@@ -193,7 +193,7 @@ impl<'a> Side<'a> {
         let error =
             self.cluster.apply(&subnet.to_string()).err().context("an overlapping Subnet was admitted")?;
         let text = format!("{error:#}");
-        ensure!(text.contains(other), "the refusal does not name {other}: {text}");
+        ensure!(text.contains(other), "the denial does not name {other}: {text}");
         Ok(())
     }
 
@@ -242,12 +242,12 @@ fn flows(pods: &[Pod], wanted: impl Fn(&Pod, &Pod) -> bool) -> Vec<Flow> {
     flows
 }
 
-/// Flows that do not need the other cluster's objects.
+/// Flows that need no mirrored object.
 fn without_tunnels(from: &Pod, to: &Pod) -> bool {
     from.side == to.side || !(from.is_overlay() || to.is_overlay())
 }
 
-/// Requests on flows, none of which may be lost.
+/// Requests on flows. No request may be lost.
 struct Kept(Pinger);
 
 impl Kept {
@@ -285,7 +285,7 @@ fn run_all(fabric: &Fabric, [mut east, mut west]: [Side<'_>; 2]) -> Result<Verdi
             }
         }
     }
-    say("  the clusters read each other");
+    say("  the clusters are joined");
     east.read(&west)?;
     west.read(&east)?;
     for side in [&east, &west] {
@@ -314,15 +314,15 @@ fn run_all(fabric: &Fabric, [mut east, mut west]: [Side<'_>; 2]) -> Result<Verdi
     east.replicas.still_running()?;
     west.replicas.still_running()?;
     passed(format!(
-        "{ways} pairs of addresses of {} pods in two clusters, sources unchanged; an API server was away for {AWAY:?} with \
+        "{ways} pairs of addresses of {} pods in two clusters, sources unchanged; an API server was stopped for {AWAY:?} with \
          kills of all programs of the other cluster, and a RemoteCluster was deleted: {sent} requests, 0 lost",
         pods.len()
     ))
 }
 
-/// The API server of `west` is away; all programs of `east` are killed meanwhile.
+/// The API server of `west` is stopped; all programs of `east` are killed meanwhile.
 fn away(fabric: &Fabric, east: &mut Side<'_>, west: &mut Side<'_>, pods: &[Pod]) -> Result<usize> {
-    say("  the API server of west is away");
+    say("  the API server of west is stopped");
     let kept = Kept::start(flows(pods, |_, _| true))?;
     west.cluster.stop_api()?;
     let conditions = east.wait_state("Offline")?;
@@ -336,7 +336,7 @@ fn away(fabric: &Fabric, east: &mut Side<'_>, west: &mut Side<'_>, pods: &[Pod])
     west.cluster.start_api()?;
     east.wait_state("Ready")?;
     east.wait_metric("trunkline_controller_remote_cluster_connected{cluster=\"west\"} 1")?;
-    kept.finish("while the API server of west was away")
+    kept.finish("while the API server of west was stopped")
 }
 
 /// A pod of west moves to another node; pods of east reach it there.
@@ -356,9 +356,9 @@ fn moves(fabric: &Fabric, west: &Side<'_>, pods: &[Pod]) -> Result<()> {
     moved.take_away(west.cluster, fabric)
 }
 
-/// The API server of `east` is away for longer than `west` keeps its objects.
+/// The API server of `east` is stopped for longer than the retention of `west`.
 fn retention(east: &mut Side<'_>, west: &Side<'_>, pods: &[Pod]) -> Result<usize> {
-    say("  the API server of east is away for longer than the retention");
+    say("  the API server of east is stopped for longer than the retention");
     let kept = Kept::start(flows(pods, without_tunnels))?;
     east.cluster.stop_api()?;
     west.wait_state("Offline")?;
@@ -366,12 +366,12 @@ fn retention(east: &mut Side<'_>, west: &Side<'_>, pods: &[Pod]) -> Result<usize
     east.cluster.start_api()?;
     west.wait_state("Ready")?;
     west.wait_mirrored(SUBNETS, 2, PATIENCE)?;
-    let sent = kept.finish("while the objects of east were withdrawn")?;
+    let sent = kept.finish("while the objects of east were deleted")?;
     Pinger::start(flows(pods, |_, _| true), Duration::from_millis(50))?.settle(PATIENCE)?;
     Ok(sent)
 }
 
-/// A deleted RemoteCluster takes its objects, and the agents' entries, with it.
+/// After the deletion of a RemoteCluster its objects and the agents' entries are deleted.
 fn deleted(fabric: &Fabric, east: &Side<'_>, pods: &[Pod]) -> Result<usize> {
     say("  a RemoteCluster is deleted");
     let kept = Kept::start(flows(pods, without_tunnels))?;

@@ -23,19 +23,20 @@ use crate::tests::{Context as Lab, Test, passed};
 
 pub(super) const TEST: Test = Test {
     name: "kube/global-service",
-    about: "a Service with endpoints in two clusters, behind kube-proxy: all endpoints answer, local ones first if asked; \
-            an API server away and kills fail no connection; foreign addresses are refused; it ends with its RemoteCluster",
+    about: "a Service with endpoints in two clusters, behind kube-proxy: all endpoints answer, or the local ones by annotation; \
+            no connection fails without an API server and after kills; foreign addresses are refused; remote endpoints end \
+            with the RemoteCluster",
     run: global_service,
 };
 
 const PORT: u16 = 8080;
 const GLOBAL: &str = "networking.alibaba.com/global-service";
 const AFFINITY: &str = "trunkline.io/global-service-affinity";
-/// The time for a connection. kube-proxy never has an endpoint without a route here.
+/// The time limit of a connection. No endpoint of kube-proxy is without a route in this test.
 const BOUND: Duration = Duration::from_secs(3);
-/// Connections until each of three endpoints has certainly been chosen.
+/// Number of connections after which kube-proxy has selected each of three endpoints.
 const CONNECTIONS: usize = 60;
-/// An address that no cluster may send clients to.
+/// An address of neither a pod nor a node.
 const FOREIGN: &str = "198.51.100.9";
 
 fn global_service(context: &Lab) -> Result<Verdict> {
@@ -71,7 +72,7 @@ fn global_service(context: &Lab) -> Result<Verdict> {
 
         foreign(&east, &west)?;
         let asked = lab.while_asking(|| {
-            say("  the API server of west is away, and the controllers of east are killed");
+            say("  the API server of west is stopped, and the programs of east are killed");
             west.cluster.stop_api()?;
             east.wait_state("Offline")?;
             east.kill_all(fabric)?;
@@ -101,7 +102,7 @@ fn global_service(context: &Lab) -> Result<Verdict> {
         east.replicas.still_running()?;
         west.replicas.still_running()?;
         passed(format!(
-            "a Service with endpoints in two clusters, both families; {asked} connections with an API server away and kills, none failed"
+            "a Service with endpoints in two clusters, both families; {asked} connections without an API server and with kills, none failed"
         ))
     })
 }

@@ -48,7 +48,7 @@ const ADDRESSES: [(&str, [&str; 2]); 4] = [
     ("node4", ["10.52.0.14", "fd00:52::14"]),
 ];
 
-/// Data from the part outside for the part inside.
+/// Data of the part on the machine for the part in the user-mode kernel.
 #[derive(Default, Serialize, Deserialize)]
 struct Handed {
     nodes: Vec<HandedNode>,
@@ -59,7 +59,7 @@ struct Handed {
 struct HandedNode {
     name: String,
     kubeconfig: PathBuf,
-    /// Port of its API server, on the link's other end and on the node's loopback.
+    /// Port of its API server, on the machine's end of the link and on the node's loopback.
     port: u16,
 }
 
