@@ -18,6 +18,7 @@ use trunkline_bgp::net::{Events, Monitor, ShellConfig};
 use trunkline_bgp::speaker::{Event, Stop};
 use trunkline_bgp::types::{Family, FamilySet, NextHop, PeerKey};
 use trunkline_datapath::kernel::{KernelError, KernelEvent, KernelEvents, KernelHandle};
+use trunkline_datapath::plan::SharedPlan;
 
 use super::bgp::{AppliedBgp, Prefixes, host_links};
 use super::defaults::LostDefaultRoutes;
@@ -600,7 +601,7 @@ impl Task {
 
     async fn apply(&mut self, plan: Arc<Plan>) {
         let first = self.plan.is_none();
-        match self.kernel.set_plan(plan.kernel.clone()).await {
+        match self.kernel.set_plan(SharedPlan::of(Arc::clone(&plan))).await {
             Ok(applied) => {
                 for fault in applied.faults.iter().filter(|fault| !self.kernel_faults.contains(fault)) {
                     tracing::error!(%fault, "the kernel rejects a part of the plan");
