@@ -740,6 +740,8 @@ impl Owner {
                 self.flush_if_full()?;
             }
         }
+        // After a restart, the map had all routes of the last run.
+        self.found.shrink_to_fit();
         if settled {
             let stale: Vec<Rule> =
                 self.found_rules.iter().filter(|rule| !hold.contains(&rule.family)).cloned().collect();
