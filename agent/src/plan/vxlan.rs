@@ -125,6 +125,8 @@ pub(super) fn plan(
     for remote in &remotes {
         tunnel.lead_to(remote, &areas, table, plan);
     }
+    // The routes arrive in no order, which leaves a third of the map's memory unused.
+    plan.kernel.routes = std::mem::take(&mut plan.kernel.routes).into_iter().collect();
     for family in IpFamily::ALL {
         plan.kernel.rules.insert(Rule::always(family, 1010, OVERLAY_TABLE));
         plan.kernel.rules.insert(Rule::from_link(family, &device, DROP_TABLE));
