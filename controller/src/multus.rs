@@ -5,15 +5,14 @@
 //! the annotation `networking.alibaba.com/interfaces`, which has precedence. Interfaces of other plugins
 //! are ignored.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use k8s_openapi::NamespaceResourceScope;
 use kube::core::ObjectMeta;
 use serde::Deserialize;
 use serde_json::Value;
 use trunkline_api::fault::{Fault, annotation_field};
 use trunkline_api::interfaces::{self, Interface};
+use trunkline_api::kube_resource;
 use trunkline_api::names::annotation;
 
 use crate::cluster::{Cluster, Key};
@@ -59,34 +58,14 @@ impl MultusNetwork {
     }
 }
 
-impl kube::Resource for NetworkAttachmentDefinition {
-    type DynamicType = ();
-    type Scope = NamespaceResourceScope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        "NetworkAttachmentDefinition".into()
-    }
-
-    fn group((): &()) -> Cow<'_, str> {
-        "k8s.cni.cncf.io".into()
-    }
-
-    fn version((): &()) -> Cow<'_, str> {
-        "v1".into()
-    }
-
-    fn plural((): &()) -> Cow<'_, str> {
-        "network-attachment-definitions".into()
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
+kube_resource!(
+    NetworkAttachmentDefinition,
+    NamespaceResourceScope,
+    "k8s.cni.cncf.io",
+    "v1",
+    "NetworkAttachmentDefinition",
+    "network-attachment-definitions"
+);
 
 /// An entry of Multus' annotation. Fields that do not concern addresses are Multus' own.
 #[derive(Clone, Debug, Default, Deserialize)]

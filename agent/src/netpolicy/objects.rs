@@ -3,15 +3,13 @@
 //! The deserializer skips all other fields. A value that the API server would not accept is left
 //! out: one object must not block a watch.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use k8s_openapi::NamespaceResourceScope;
-use kube::Resource;
 use kube::core::ObjectMeta;
 use serde::{Deserialize, Deserializer};
 use trunkline_api::kube::{ClusterNetworkPolicyObject, NetworkPolicyObject};
+use trunkline_api::kube_resource;
 use trunkline_api::names::{POLICY_MODE_AUDIT, annotation, label};
 use trunkline_api::network_policy::Read;
 use trunkline_api::service::Protocol;
@@ -182,34 +180,7 @@ fn null_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
     Option::<T>::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
-impl Resource for PodManifest {
-    type DynamicType = ();
-    type Scope = NamespaceResourceScope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        "Pod".into()
-    }
-
-    fn group((): &()) -> Cow<'_, str> {
-        "".into()
-    }
-
-    fn version((): &()) -> Cow<'_, str> {
-        "v1".into()
-    }
-
-    fn plural((): &()) -> Cow<'_, str> {
-        "pods".into()
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
+kube_resource!(PodManifest, NamespaceResourceScope, "", "v1", "Pod", "pods");
 
 #[cfg(test)]
 mod tests {

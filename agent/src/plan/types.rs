@@ -87,6 +87,12 @@ pub struct Plan {
     pub service_tags: BTreeSet<Tag>,
 }
 
+impl AsRef<KernelPlan> for Plan {
+    fn as_ref(&self) -> &KernelPlan {
+        &self.kernel
+    }
+}
+
 impl Plan {
     /// All served subnets, each with its network.
     pub fn served(&self) -> impl Iterator<Item = (&NetworkPlan, &SubnetPlan)> {

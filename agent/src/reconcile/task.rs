@@ -14,10 +14,11 @@ use trunkline_api::resources::ServiceAdvertisement;
 use trunkline_bgp::bfd::HostLink;
 use trunkline_bgp::bmp::StationConfig;
 use trunkline_bgp::config::SpeakerConfig;
-use trunkline_bgp::net::{Events, Monitor, ShellConfig};
+use trunkline_bgp::net::{Events, Monitor, ShellConfig, release_free_memory};
 use trunkline_bgp::speaker::{Event, Stop};
 use trunkline_bgp::types::{Family, FamilySet, NextHop, PeerKey};
 use trunkline_datapath::kernel::{KernelError, KernelEvent, KernelEvents, KernelHandle};
+use trunkline_datapath::plan::SharedPlan;
 
 use super::bgp::{AppliedBgp, Prefixes, host_links};
 use super::defaults::LostDefaultRoutes;
@@ -53,6 +54,11 @@ use unrecorded::unrecorded_plan;
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause.
 const LAST_PAUSE: Duration = Duration::from_secs(10);
+/// The minimum number of routes in the old or the new plan for a release of free memory. The old
+/// plan and the lists that the planner needed are then free memory between other objects.
+const MANY_ROUTES: usize = 1_000;
+/// The time from a new plan to the release. Several plans share one release.
+const RELEASE_DELAY: Duration = Duration::from_secs(1);
 
 /// The inputs of the task.
 pub struct ReconcileDependencies {
@@ -212,6 +218,8 @@ struct Task {
     /// The time of the next try to apply the plan while the kernel owner has not answered, and the
     /// pause before it.
     reapply: Option<(Instant, Duration)>,
+    /// The time of the next release of free memory, after a plan with many routes.
+    release_at: Option<Instant>,
     /// Whether the kernel owner has all pods of the last run.
     populated: bool,
     kernel_faults: Vec<String>,
@@ -325,6 +333,7 @@ pub fn spawn(start: ReconcileDependencies) -> (Reconcile, JoinHandle<()>) {
         speaker_fault: None,
         restart: None,
         reapply: None,
+        release_at: None,
         populated: false,
         kernel_faults: Vec::new(),
         notifier,
@@ -417,6 +426,11 @@ impl Task {
                     self.anycast_ready().await;
                 }
                 () = overdue(restart_at) => self.drive_speaker().await,
+                () = overdue(self.release_at) => {
+                    self.release_at = None;
+                    release_free_memory();
+                    continue;
+                }
                 () = overdue(reapply_at) => if let Some(plan) = self.plan.clone() {
                     self.apply(plan).await;
                 },
@@ -600,7 +614,7 @@ impl Task {
 
     async fn apply(&mut self, plan: Arc<Plan>) {
         let first = self.plan.is_none();
-        match self.kernel.set_plan(plan.kernel.clone()).await {
+        match self.kernel.set_plan(SharedPlan::of(Arc::clone(&plan))).await {
             Ok(applied) => {
                 for fault in applied.faults.iter().filter(|fault| !self.kernel_faults.contains(fault)) {
                     tracing::error!(%fault, "the kernel rejects a part of the plan");
@@ -672,7 +686,11 @@ impl Task {
         self.search.follow(plan.bgp.as_ref().map(|bgp| &bgp.unnumbered));
         self.plan = Some(plan);
         self.drive_speaker().await;
-        self.in_force.send_replace(self.plan.clone());
+        let routes = |plan: &Arc<Plan>| plan.kernel.routes.len();
+        let before = self.in_force.send_replace(self.plan.clone());
+        if before.as_ref().map_or(0, routes).max(self.plan.as_ref().map_or(0, routes)) >= MANY_ROUTES {
+            self.release_at.get_or_insert_with(|| Instant::now() + RELEASE_DELAY);
+        }
         // The services task sends prefixes with the tags of this plan, so the policies come first.
         if let Some(plan) = &self.plan {
             self.service_facts.set_plan(&plan.services);

@@ -27,6 +27,7 @@ mod network_policy;
 mod node;
 mod object;
 mod reader;
+mod resource;
 mod rules;
 
 pub use crd::{crds, manifests};

@@ -1,15 +1,13 @@
 //! Policies as the API server has them. Deserialization never fails because of a spec: an object
 //! with a fault must not block a watch or a list.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
-use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
-use kube::Resource;
 use kube::core::ObjectMeta;
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::kube_resource;
 use crate::network_policy::{
     ClusterPolicy, NetworkPolicy, ObjectKey, Read, read_cluster_policy, read_network_policy,
 };
@@ -51,40 +49,7 @@ impl ClusterNetworkPolicyObject {
     }
 }
 
-macro_rules! resource {
-    ($Type:ident, $Scope:ty, $group:literal, $version:literal, $kind:literal, $plural:literal) => {
-        impl Resource for $Type {
-            type DynamicType = ();
-            type Scope = $Scope;
-
-            fn kind((): &()) -> Cow<'_, str> {
-                $kind.into()
-            }
-
-            fn group((): &()) -> Cow<'_, str> {
-                $group.into()
-            }
-
-            fn version((): &()) -> Cow<'_, str> {
-                $version.into()
-            }
-
-            fn plural((): &()) -> Cow<'_, str> {
-                $plural.into()
-            }
-
-            fn meta(&self) -> &ObjectMeta {
-                &self.metadata
-            }
-
-            fn meta_mut(&mut self) -> &mut ObjectMeta {
-                &mut self.metadata
-            }
-        }
-    };
-}
-
-resource!(
+kube_resource!(
     NetworkPolicyObject,
     NamespaceResourceScope,
     "networking.k8s.io",
@@ -92,7 +57,7 @@ resource!(
     "NetworkPolicy",
     "networkpolicies"
 );
-resource!(
+kube_resource!(
     ClusterNetworkPolicyObject,
     ClusterResourceScope,
     "policy.networking.k8s.io",

@@ -1,12 +1,11 @@
 //! The parts of a pod that matter for its addresses. The deserializer skips everything else.
 
-use std::borrow::Cow;
 use std::net::IpAddr;
 
-use k8s_openapi::NamespaceResourceScope;
 use kube::core::ObjectMeta;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use trunkline_api::kube_resource;
 
 /// A pod from the API server.
 #[derive(Clone, Debug, Deserialize)]
@@ -105,34 +104,7 @@ impl Pod {
     }
 }
 
-impl kube::Resource for Pod {
-    type DynamicType = ();
-    type Scope = NamespaceResourceScope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        "Pod".into()
-    }
-
-    fn group((): &()) -> Cow<'_, str> {
-        "".into()
-    }
-
-    fn version((): &()) -> Cow<'_, str> {
-        "v1".into()
-    }
-
-    fn plural((): &()) -> Cow<'_, str> {
-        "pods".into()
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
+kube_resource!(Pod, NamespaceResourceScope, "", "v1", "Pod", "pods");
 
 #[cfg(test)]
 mod tests {

@@ -14,13 +14,12 @@
 //! ([`key_of_vm`]). The work on a key is serial: two pods of one virtual machine never get its
 //! addresses at the same time.
 
-use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use k8s_openapi::NamespaceResourceScope;
 use kube::core::ObjectMeta;
 use serde::Deserialize;
+use trunkline_api::kube_resource;
 
 use super::interner::Interner;
 use super::row::{Key, Owner, PodRow};
@@ -85,41 +84,15 @@ pub struct VirtualMachineInstanceStatus {
     pub node_name: Option<String>,
 }
 
-macro_rules! kubevirt_resource {
-    ($object:ty, $kind:expr, $plural:literal) => {
-        impl kube::Resource for $object {
-            type DynamicType = ();
-            type Scope = NamespaceResourceScope;
-
-            fn kind((): &()) -> Cow<'_, str> {
-                $kind.into()
-            }
-
-            fn group((): &()) -> Cow<'_, str> {
-                GROUP.into()
-            }
-
-            fn version((): &()) -> Cow<'_, str> {
-                "v1".into()
-            }
-
-            fn plural((): &()) -> Cow<'_, str> {
-                $plural.into()
-            }
-
-            fn meta(&self) -> &ObjectMeta {
-                &self.metadata
-            }
-
-            fn meta_mut(&mut self) -> &mut ObjectMeta {
-                &mut self.metadata
-            }
-        }
-    };
-}
-
-kubevirt_resource!(VirtualMachine, VIRTUAL_MACHINE, "virtualmachines");
-kubevirt_resource!(VirtualMachineInstance, INSTANCE, "virtualmachineinstances");
+kube_resource!(VirtualMachine, NamespaceResourceScope, GROUP, "v1", VIRTUAL_MACHINE, "virtualmachines");
+kube_resource!(
+    VirtualMachineInstance,
+    NamespaceResourceScope,
+    GROUP,
+    "v1",
+    INSTANCE,
+    "virtualmachineinstances"
+);
 
 /// Row of a VirtualMachine.
 #[derive(Clone, Debug, PartialEq, Eq)]

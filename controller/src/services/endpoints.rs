@@ -1,11 +1,10 @@
 //! EndpointSlices: whether a Service has an endpoint that serves, by family. Endpoints are not kept.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 
-use k8s_openapi::NamespaceResourceScope;
 use kube::core::ObjectMeta;
 use serde::{Deserialize, Deserializer};
+use trunkline_api::kube_resource;
 use trunkline_api::names::{REMOTE_ENDPOINTS_MANAGER, label};
 
 use crate::cluster::{Key, Table};
@@ -55,34 +54,14 @@ fn null_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(from: 
     Ok(Option::deserialize(from)?.unwrap_or_default())
 }
 
-impl kube::Resource for EndpointSlice {
-    type DynamicType = ();
-    type Scope = NamespaceResourceScope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        "EndpointSlice".into()
-    }
-
-    fn group((): &()) -> Cow<'_, str> {
-        "discovery.k8s.io".into()
-    }
-
-    fn version((): &()) -> Cow<'_, str> {
-        "v1".into()
-    }
-
-    fn plural((): &()) -> Cow<'_, str> {
-        "endpointslices".into()
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
+kube_resource!(
+    EndpointSlice,
+    NamespaceResourceScope,
+    "discovery.k8s.io",
+    "v1",
+    "EndpointSlice",
+    "endpointslices"
+);
 
 /// Row of an EndpointSlice.
 #[derive(Clone, Debug, PartialEq, Eq)]

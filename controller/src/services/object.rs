@@ -1,11 +1,10 @@
 //! The parts of a Service that matter for its addresses. The deserializer skips everything else.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use k8s_openapi::NamespaceResourceScope;
 use kube::core::ObjectMeta;
 use serde::Deserialize;
+use trunkline_api::kube_resource;
 use trunkline_api::resources::IpVersion;
 use trunkline_api::service::{PortKey, Protocol, TrafficPolicy};
 
@@ -149,31 +148,4 @@ impl Service {
     }
 }
 
-impl kube::Resource for Service {
-    type DynamicType = ();
-    type Scope = NamespaceResourceScope;
-
-    fn kind((): &()) -> Cow<'_, str> {
-        "Service".into()
-    }
-
-    fn group((): &()) -> Cow<'_, str> {
-        "".into()
-    }
-
-    fn version((): &()) -> Cow<'_, str> {
-        "v1".into()
-    }
-
-    fn plural((): &()) -> Cow<'_, str> {
-        "services".into()
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
+kube_resource!(Service, NamespaceResourceScope, "", "v1", "Service", "services");

@@ -31,7 +31,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::family::IpFamily;
 use crate::netlink::{NetlinkError, Refusal, conntrack};
 use crate::plan::policy::{PolicyChange, PolicyTable};
-use crate::plan::{Hop, KernelHost, KernelPlan, LearnedRoute, NatRules, Neighbour, PodPlan};
+use crate::plan::{Hop, KernelHost, LearnedRoute, NatRules, Neighbour, PodPlan, SharedPlan};
 
 mod events;
 mod owner;
@@ -248,7 +248,7 @@ type Reply<T> = oneshot::Sender<T>;
 /// Commands that are handled in order.
 enum Command {
     Host(Reply<KernelHost>),
-    SetPlan(Box<KernelPlan>, Reply<Result<Applied, KernelError>>),
+    SetPlan(SharedPlan, Reply<Result<Applied, KernelError>>),
     SetPods(Vec<PodPlan>, Reply<Result<Vec<PodFault>, KernelError>>),
     Learned(Vec<LearnedRoute>, Reply<Result<(), KernelError>>),
     RetainLearned(Reply<()>),
@@ -314,8 +314,9 @@ impl KernelHandle {
     }
 
     /// Brings the kernel to the plan: rules, routes, NAT and sysctls.
-    pub async fn set_plan(&self, plan: KernelPlan) -> Result<Applied, KernelError> {
-        self.request(|reply| Command::SetPlan(Box::new(plan), reply)).await?
+    pub async fn set_plan(&self, plan: impl Into<SharedPlan>) -> Result<Applied, KernelError> {
+        let plan = plan.into();
+        self.request(|reply| Command::SetPlan(plan, reply)).await?
     }
 
     /// Sends all existing pods, once at start. Before this call, no pod route of the last run is

@@ -41,8 +41,8 @@ use crate::netlink::{Batch, Connection, NetlinkError, Refusal};
 use crate::nft::guard::Guard;
 use crate::nft::{self, OwnTable, nat, probes};
 use crate::plan::{
-    ArpSubnet, DROP_TABLE, Hop, KernelHost, KernelPlan, Neighbour, POD_TABLE, PodPlan, Proxy, RouteKey,
-    RouteTarget, Rule, SUBNET_RULE,
+    ArpSubnet, DROP_TABLE, Hop, KernelHost, Neighbour, POD_TABLE, PodPlan, Proxy, RouteKey, RouteTarget,
+    Rule, SUBNET_RULE, SharedPlan,
 };
 use crate::sysctl::{self, PodSettings};
 
@@ -108,7 +108,7 @@ pub(super) struct Owner {
     topology: Topology,
     used_tables: BTreeSet<u32>,
 
-    plan: KernelPlan,
+    plan: SharedPlan,
     /// A plan was received.
     planned: bool,
     /// Whether a plan was processed completely. Then routes and rules that are not in the plan may
@@ -182,7 +182,7 @@ impl Owner {
             channels,
             topology,
             used_tables,
-            plan: KernelPlan::default(),
+            plan: SharedPlan::default(),
             planned: false,
             settled: false,
             pods: HashMap::new(),
@@ -351,7 +351,7 @@ impl Owner {
                 let _ = reply.send(self.host());
             }
             Command::SetPlan(plan, reply) => {
-                let result = self.set_plan(*plan);
+                let result = self.set_plan(plan);
                 self.report();
                 let _ = reply.send(result);
             }
@@ -437,7 +437,7 @@ impl Owner {
         }
     }
 
-    fn set_plan(&mut self, plan: KernelPlan) -> Result<Applied, KernelError> {
+    fn set_plan(&mut self, plan: SharedPlan) -> Result<Applied, KernelError> {
         let before = self.changed;
         self.faults.clear();
         if plan.sysctls.contains_key(sysctl::FORWARDING_V6) {
@@ -452,11 +452,11 @@ impl Owner {
         self.settle_tables(&plan);
 
         let relearn = plan.learned != self.plan.learned;
-        let old = std::mem::replace(&mut self.plan, plan);
-        if self.plan.route_localnet && !old.route_localnet {
+        let old = std::mem::replace(&mut self.plan, plan.clone());
+        if plan.route_localnet && !old.route_localnet {
             self.open_route_localnet_of_all();
         }
-        if !self.planned || self.plan.arp_senders != old.arp_senders {
+        if !self.planned || plan.arp_senders != old.arp_senders {
             self.settle_arp_senders();
         }
         self.planned = true;
@@ -465,28 +465,26 @@ impl Owner {
         self.settle_neighbours(&old.neighbours);
         self.settle_proxies(&old.proxies);
         self.settle_fdb()?;
-        let mut keys: BTreeSet<RouteKey> =
-            old.routes.keys().chain(self.plan.routes.keys()).copied().collect();
-        if relearn {
-            keys.extend(self.learned.drain().map(|(key, _)| key));
-        }
+        let learned: Vec<RouteKey> =
+            if relearn { self.learned.drain().map(|(key, _)| key).collect() } else { Vec::new() };
         // Routes come before rules, because with a rule for an empty table, packets would use the
-        // main table.
-        for key in keys {
-            self.settle(key)?;
+        // main table. New routes come before deletions, because packets would use a shorter prefix.
+        let gone = old.routes.keys().chain(&learned).filter(|key| !plan.routes.contains_key(key));
+        for key in plan.routes.keys().chain(gone) {
+            self.settle(*key)?;
         }
-        let rules = self.plan.rules.clone();
-        for rule in rules.difference(&self.rules.clone()) {
+        let rules = std::mem::take(&mut self.rules);
+        for rule in plan.rules.difference(&rules) {
             if !self.found_rules.remove(rule) {
                 self.batch.add_rule(rule);
                 self.requests.push(Request::AddRule(rule.clone()));
             }
         }
-        for rule in self.rules.difference(&rules) {
+        for rule in rules.difference(&plan.rules) {
             self.batch.delete_rule(rule);
             self.requests.push(Request::DeleteRule);
         }
-        self.rules = rules;
+        self.rules.clone_from(&plan.rules);
         self.flush()?;
         // Set only here: after an error above, some wanted routes are not recorded yet.
         self.settled = true;
@@ -742,6 +740,8 @@ impl Owner {
                 self.flush_if_full()?;
             }
         }
+        // After a restart, the map had all routes of the last run.
+        self.found.shrink_to_fit();
         if settled {
             let stale: Vec<Rule> =
                 self.found_rules.iter().filter(|rule| !hold.contains(&rule.family)).cloned().collect();

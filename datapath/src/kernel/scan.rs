@@ -121,6 +121,8 @@ fn routes(
     // This code does not use `list`: only the number of foreign routes is needed, and a full table
     // would fill the memory.
     let found = std::cell::RefCell::new((Routes::default(), BTreeMap::<u32, ()>::new(), BTreeSet::new()));
+    // Routes with equal targets share one list of next hops.
+    let mut targets = HashSet::new();
     let mut batch = Batch::new();
     batch.dump_routes(family, !foreign);
     connection.dump(
@@ -135,7 +137,8 @@ fn routes(
             let Some(route) = objects::read_route(body) else { return };
             let mut found = found.borrow_mut();
             if route.protocol == PROTOCOL {
-                found.0.insert(route.key, (route.target, route.metric));
+                let target = route.target.map(|target| shared(target, &mut targets));
+                found.0.insert(route.key, (target, route.metric));
             } else {
                 found.2.extend(gateways(&route));
                 found.1.insert(route.key.table, ());
@@ -147,4 +150,14 @@ fn routes(
     scan.gateways.extend(gateways);
     scan.used_tables.extend(others.into_keys());
     Ok(())
+}
+
+fn shared(target: RouteTarget, known: &mut HashSet<RouteTarget>) -> RouteTarget {
+    match known.get(&target) {
+        Some(known) => known.clone(),
+        None => {
+            known.insert(target.clone());
+            target
+        }
+    }
 }

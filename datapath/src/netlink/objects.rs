@@ -397,7 +397,7 @@ impl Batch {
                 if hops.iter().all(|hop| hop.gateway.is_none()) {
                     header.scope = RouteScope::Link;
                 }
-                if let [hop] = hops.as_slice() {
+                if let [hop] = &**hops {
                     if hop.onlink {
                         header.flags |= RouteFlags::Onlink;
                     }

@@ -15,10 +15,12 @@ mod links;
 mod nft_rules;
 pub mod policy;
 mod routes;
+mod shared;
 
 pub use links::*;
 pub use nft_rules::*;
 pub use routes::*;
+pub use shared::SharedPlan;
 
 use crate::family::IpFamily;
 

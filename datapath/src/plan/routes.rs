@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
@@ -98,8 +99,8 @@ pub enum RouteTarget {
     Unreachable,
     /// Ends the look-up in this table; the kernel continues with the next rule.
     Throw,
-    /// Next hops (ECMP), sorted, at least one.
-    Via(Vec<Hop>),
+    /// Next hops (ECMP), sorted, at least one. Clones share the list.
+    Via(Arc<[Hop]>),
 }
 
 impl RouteTarget {
@@ -107,7 +108,7 @@ impl RouteTarget {
     pub fn via(mut hops: Vec<Hop>) -> RouteTarget {
         hops.sort_unstable();
         hops.dedup();
-        RouteTarget::Via(hops)
+        RouteTarget::Via(hops.into())
     }
 
     /// The next hops; empty for a route without any.

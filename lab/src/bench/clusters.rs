@@ -187,9 +187,9 @@ fn at_rest(node: &Host) -> Result<f64> {
 
 fn wait_routes(node: &Host) -> Result<()> {
     wait_for(&format!("routes to {PODS} pods"), PATIENCE, || {
-        let routes = node.sh("ip -4 route show table 40000 | grep -c '^10[.]72[.]' || :")?;
-        // One more for the rest of the Subnet.
-        Ok(Seen::when(routes.trim() == (PODS + 1).to_string(), || routes.clone()))
+        // Only the routes of pods: the route for the rest of the Subnet has no next hop.
+        let routes = node.sh("ip -4 route show table 40000 | grep -c '^10[.]72[.][0-9.]* via ' || :")?;
+        Ok(Seen::when(routes.trim() == PODS.to_string(), || routes.clone()))
     })
 }
 

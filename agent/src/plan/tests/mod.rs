@@ -565,7 +565,7 @@ fn a_pod_is_a_route_a_neighbour_and_an_advertisement() {
     {
         let planned = plan_pod(&plan, &pod(network, address)).unwrap();
         let prefix: IpNet = format!("{address}/32").parse().unwrap();
-        let on_link = RouteTarget::Via(vec![Hop::link(7)]);
+        let on_link = RouteTarget::via(vec![Hop::link(7)]);
         assert_eq!(planned.kernel.routes[&RouteKey { table: 39_999, prefix }], on_link);
         assert_eq!(planned.originate[&prefix].communities, communities);
         assert_eq!(

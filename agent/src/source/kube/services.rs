@@ -10,18 +10,17 @@
 //!
 //! **Pods do not depend on these watches**: they are optional ([`super::health`]).
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::Namespace;
+use kube::Api;
 use kube::core::{ObjectMeta, PartialObjectMeta};
-use kube::{Api, Resource};
 use serde::{Deserialize, Deserializer};
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
+use trunkline_api::kube_resource;
 use trunkline_api::names::label;
 
 use super::cluster::Cluster;
@@ -420,41 +419,15 @@ fn null_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
     Option::<T>::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
-macro_rules! resource {
-    ($Type:ident, $group:literal, $plural:literal) => {
-        impl Resource for $Type {
-            type DynamicType = ();
-            type Scope = NamespaceResourceScope;
-
-            fn kind((): &()) -> Cow<'_, str> {
-                stringify!($Type).into()
-            }
-
-            fn group((): &()) -> Cow<'_, str> {
-                $group.into()
-            }
-
-            fn version((): &()) -> Cow<'_, str> {
-                "v1".into()
-            }
-
-            fn plural((): &()) -> Cow<'_, str> {
-                $plural.into()
-            }
-
-            fn meta(&self) -> &ObjectMeta {
-                &self.metadata
-            }
-
-            fn meta_mut(&mut self) -> &mut ObjectMeta {
-                &mut self.metadata
-            }
-        }
-    };
-}
-
-resource!(Service, "", "services");
-resource!(EndpointSlice, "discovery.k8s.io", "endpointslices");
+kube_resource!(Service, NamespaceResourceScope, "", "v1", "Service", "services");
+kube_resource!(
+    EndpointSlice,
+    NamespaceResourceScope,
+    "discovery.k8s.io",
+    "v1",
+    "EndpointSlice",
+    "endpointslices"
+);
 
 #[cfg(test)]
 mod tests {

@@ -577,6 +577,10 @@ impl Task {
             match self.start.reconcile.snapshot(snapshot).await {
                 None => return false,
                 Some(Ok(running)) => {
+                    // After a restart, the list equals the rows of the cache file: one copy is enough.
+                    if let Some(remote) = running.remote.as_ref().filter(|it| ***it == *self.objects.remote) {
+                        self.objects.remote = Arc::clone(remote);
+                    }
                     self.running = Some(running);
                     self.refused.clear();
                 }

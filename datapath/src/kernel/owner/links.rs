@@ -67,7 +67,8 @@ impl Owner {
             return Ok(());
         }
         self.flush()?;
-        let wanted = self.plan.links.clone();
+        let plan = self.plan.clone();
+        let wanted = &plan.links;
         let is_wanted = |link: &LinkInfo| {
             wanted.get(&link.name).is_some_and(|plan| link.planned_kind() == Some(plan.kind))
         };
@@ -81,7 +82,7 @@ impl Owner {
             }
         }
         let mut changed = Vec::new();
-        for (name, plan) in &wanted {
+        for (name, plan) in wanted {
             let settled = match self.topology.named(name).cloned() {
                 None => self.create_link(name, plan).map(Some),
                 Some(link) if self.topology.is_planned(&link) => self.repair_link(&link, plan),
@@ -262,8 +263,9 @@ impl Owner {
 
     /// Replaces the neighbour entries of the old plan by the entries of the current plan.
     pub(super) fn settle_neighbours(&mut self, old: &BTreeSet<Neighbour>) {
-        let wanted = self.plan.neighbours.clone();
-        old.difference(&wanted).for_each(|neighbour| self.delete_neighbour(neighbour));
+        let plan = self.plan.clone();
+        let wanted = &plan.neighbours;
+        old.difference(wanted).for_each(|neighbour| self.delete_neighbour(neighbour));
         for neighbour in wanted.difference(old) {
             if !self.found_neighbours.permanent.contains(neighbour) {
                 self.put_neighbour(neighbour);
@@ -273,13 +275,13 @@ impl Owner {
 
     /// Replaces the proxy entries of the old plan by the entries of the current plan.
     pub(super) fn settle_proxies(&mut self, old: &BTreeSet<Proxy>) {
-        let wanted = self.plan.proxies.clone();
+        let plan = self.plan.clone();
         let gone: Vec<Proxy> = {
             let all: HashSet<&Proxy> = self.wanted_proxies().collect();
             old.iter().filter(|proxy| !all.contains(proxy)).copied().collect()
         };
         gone.iter().for_each(|proxy| self.delete_proxy(proxy));
-        for proxy in wanted.difference(old) {
+        for proxy in plan.proxies.difference(old) {
             if !self.found_neighbours.proxies.contains(proxy) {
                 self.put_proxy(proxy);
             }
