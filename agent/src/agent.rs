@@ -49,7 +49,7 @@ use trunkline_datapath::naming::host_ifname;
 
 use crate::addresses::Addresses;
 use crate::change_notifier::ChangeNotifier;
-use crate::config::{Config, VlanArpSender};
+use crate::config::Config;
 use crate::drain::{self, Drain};
 use crate::history::{self, History};
 use crate::ipam::{Ipam, Record, Started};
@@ -69,6 +69,7 @@ use crate::services::anycast::{self, AnycastDependencies};
 use crate::services::l2::Candidates;
 use crate::services::proxy::ProxyObserver;
 use crate::services::{self, Services, ServicesInput};
+use crate::settings::{self, Settings};
 use crate::socket;
 use crate::source;
 use crate::source::folder::{Context as FolderContext, FolderContent};
@@ -106,8 +107,10 @@ pub fn run(config_path: &Path) -> anyhow::Result<()> {
     runtime.block_on(serve(config))
 }
 
-async fn serve(config: Config) -> anyhow::Result<()> {
+/// `file` is agent.yaml.
+async fn serve(file: Config) -> anyhow::Result<()> {
     let began = Instant::now();
+    let config = settings::start::config(&file).await;
     let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
 
@@ -183,16 +186,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
     let (reconcile, reconciling) = reconcile::spawn(reconcile::ReconcileDependencies {
         node: node.clone(),
         router_id: config.router_id,
-        service_cidrs: config.service_cidrs.clone(),
-        vlan_interfaces: config.vlan_interfaces(),
-        pods_send_arp: config.vlan_arp_sender == VlanArpSender::Pod,
-        pod_mtu: config.pod_mtu,
-        tunnels: config.tunnels(),
-        guard: config.guard(),
-        kernel_limits: config.kernel_limits(),
-        remote_limits: config.remote_clusters.limits(),
-        sysctls: config.sysctls(),
-        probes: config.probe_plan(),
+        settings: Settings::new(file, config.clone()),
         shell: ShellConfig { listen: config.listen.clone(), ..ShellConfig::default() },
         speaker: SpeakerConfig {
             local_as: Asn(0),
@@ -206,6 +200,7 @@ async fn serve(config: Config) -> anyhow::Result<()> {
         stations: config.bmp.stations.clone(),
         station: config.bmp_station(),
         kernel: kernel.clone(),
+        reached: config.reached_addresses(),
         kernel_events,
         ipam: ipam.clone(),
         history: history.clone(),

@@ -1,4 +1,5 @@
-//! The agent's own configuration: one YAML file, read once at start.
+//! The agent's own configuration: one YAML file, read once at start. AgentSettings can replace some of
+//! its fields ([`crate::settings`]).
 //!
 //! It contains only settings of this process and this host. Examples: the paths of the store, the
 //! socket and the manifests, BGP's listen addresses, the log level. Networks, subnets and peers are
@@ -22,15 +23,14 @@ use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use trunkline_api::resources::LabelSelector;
+pub use trunkline_api::resources::{ServiceProxyKind, UnknownOverlayAddresses, VlanArpSender};
 use trunkline_bgp::bmp::StationConfig;
 use trunkline_daemon::logging::Log;
 use trunkline_datapath::link_check::CheckTimeouts;
 
-pub use self::links::VlanArpSender;
-pub use self::overlay::UnknownOverlayAddresses;
 pub use self::probes::ProbeConfig;
 pub use self::remote::RemoteClustersConfig;
-pub use self::services::{ServiceProxyConfig, ServiceProxyKind, ServicesConfig};
+pub use self::services::{ServiceProxyConfig, ServicesConfig};
 pub use self::sysctls::SysctlsConfig;
 use crate::page::Access;
 use crate::plan::{GuardSettings, KernelLimits, LinkChoice, ProbeSettings, RequestedSysctls, Tunnels};
@@ -413,7 +413,8 @@ impl Config {
         Ok(config)
     }
 
-    fn check(&self) -> Result<(), (&'static str, String)> {
+    /// Checks the values. The error has the field, and the fault with its fix.
+    pub(crate) fn check(&self) -> Result<(), (&'static str, String)> {
         let within = |field, value: u16, low: u16, high: u16| {
             if (low..=high).contains(&value) {
                 Ok(())

@@ -25,6 +25,7 @@ pub mod reconcile;
 pub mod recover;
 pub mod server;
 pub mod services;
+pub mod settings;
 pub mod socket;
 pub mod source;
 pub mod telemetry;

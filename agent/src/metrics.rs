@@ -15,7 +15,7 @@ use prometheus::{HistogramVec, IntCounterVec, Registry};
 use trunkline_api::control::{
     AdvertisementState, AgentStatus, AnycastStatus, BfdSession, BfdState, ClusterStatus, DefaultRouteBasis,
     Messages, NetworkStatus, Peer, PeerState, PolicyState, ProbeFaultKind, ProbedRouter, ProxyRulesState,
-    RemoteClusterStatus,
+    RemoteClusterStatus, SettingStatus,
 };
 use trunkline_api::metrics::of_agent as m;
 use trunkline_daemon::connections::ConnectionMetrics;
@@ -228,6 +228,7 @@ fn agent(page: &mut Page, agent: &AgentStatus) {
     if let Some(probes) = &agent.probes {
         probes.routers.iter().for_each(|router| stand_probes(page, router));
     }
+    write_settings(page, &agent.settings);
     agent.anycast.iter().for_each(|object| write_anycast(page, object));
     agent.remote_clusters.iter().for_each(|cluster| write_remote(page, cluster));
     let guard = &agent.guard;
@@ -279,6 +280,16 @@ fn stand_probes(page: &mut Page, router: &ProbedRouter) {
         page.put_bool(m::PROBE_FAULT, &[peer, family, kind.name()], is_there);
     }
     page.put_bool(m::PROBE_LEFT_OUT, &[peer, family], router.left_out);
+}
+
+fn write_settings(page: &mut Page, settings: &[SettingStatus]) {
+    let mut fields: BTreeMap<&str, u64> = BTreeMap::new();
+    for name in settings.iter().filter_map(|setting| setting.from.as_deref()) {
+        *fields.entry(name).or_default() += 1;
+    }
+    fields.iter().for_each(|(name, count)| page.put_count(m::SETTINGS_FIELDS, &[name], *count));
+    let pending = settings.iter().filter(|setting| setting.pending_restart).count();
+    page.put_count(m::SETTINGS_PENDING, &[], pending as u64);
 }
 
 fn write_anycast(page: &mut Page, object: &AnycastStatus) {
@@ -557,6 +568,12 @@ mod tests {
                         last_event_seconds: Some(61),
                     }],
                 }),
+                settings: vec![SettingStatus {
+                    field: "maxPaths".to_owned(),
+                    value: 8.into(),
+                    from: Some("gpu".to_owned()),
+                    pending_restart: true,
+                }],
                 store: StoreStatus { path: "/s".to_owned(), fault: None },
                 bgp: Some(BgpStatus {
                     local_as: 65001,

@@ -217,6 +217,7 @@ impl Observer {
                 refused: view.refused.clone(),
             },
             cluster: self.cluster.as_ref().map(Cluster::status),
+            settings: view.settings.clone(),
             store: StoreStatus {
                 path: self.store.clone(),
                 fault: summary.fault.as_ref().map(ToString::to_string),

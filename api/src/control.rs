@@ -28,6 +28,7 @@ mod policy;
 mod probe;
 mod remote;
 mod service;
+mod settings;
 mod snapshot;
 
 pub use anycast::{AnycastAddressStatus, AnycastStatus};
@@ -55,6 +56,7 @@ pub use remote::{IgnoredParts, RemoteClusterStatus, RemoteSubnetStatus};
 pub use service::{
     AdvertisedPrefix, AdvertisementState, ProxyRulesState, ServiceProxyState, ServiceView, WithheldReason,
 };
+pub use settings::SettingStatus;
 pub use snapshot::Snapshot;
 
 /// A query or command.
@@ -263,6 +265,9 @@ pub struct AgentStatus {
     /// The API server, if it is the source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<ClusterStatus>,
+    /// The fields of the configuration that AgentSettings set, by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub settings: Vec<SettingStatus>,
     /// The store.
     pub store: StoreStatus,
     /// The speaker; none if the node has no BGP network.

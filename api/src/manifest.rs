@@ -1,7 +1,7 @@
 //! From the text of a manifest file to resources.
 //!
 //! A file has one or more YAML documents, each a Network, a Subnet, a NodeInfo, a RemoteSubnet, a
-//! RemoteVtep, an AnycastAddress, a NetworkPolicy, a ClusterNetworkPolicy or a Namespace. Every document is read, so all faults of a file are reported at once. Each [`ManifestError`] has the line, the
+//! RemoteVtep, an AnycastAddress, an AgentSettings, a NetworkPolicy, a ClusterNetworkPolicy or a Namespace. Every document is read, so all faults of a file are reported at once. Each [`ManifestError`] has the line, the
 //! resource, the field's path and the fix. It never quotes a line of the file, which could contain
 //! a password.
 //!
@@ -23,11 +23,11 @@ use crate::network_policy::{
     read_network_policy,
 };
 use crate::resources::{
-    AnycastAddress, Ignored, Network, NodeInfo, ObjectMeta, RemoteSubnet, RemoteVtep, Subnet,
+    AgentSettings, AnycastAddress, Ignored, Network, NodeInfo, ObjectMeta, RemoteSubnet, RemoteVtep, Subnet,
 };
 
-const KINDS: &str = "Network, Subnet, NodeInfo, RemoteSubnet, RemoteVtep, AnycastAddress, NetworkPolicy, \
-                     ClusterNetworkPolicy or Namespace";
+const KINDS: &str = "Network, Subnet, NodeInfo, RemoteSubnet, RemoteVtep, AnycastAddress, AgentSettings, \
+                     NetworkPolicy, ClusterNetworkPolicy or Namespace";
 
 /// A resource in the agent's files.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,6 +44,8 @@ pub enum Resource {
     RemoteVtep(Box<RemoteVtep>),
     /// `kind: AnycastAddress`
     AnycastAddress(Box<AnycastAddress>),
+    /// `kind: AgentSettings`
+    AgentSettings(Box<AgentSettings>),
     /// `kind: NetworkPolicy`
     NetworkPolicy(Box<NetworkPolicy>),
     /// `kind: ClusterNetworkPolicy`
@@ -244,6 +246,7 @@ impl Document {
             Some("RemoteSubnet") => Ok(Resource::RemoteSubnet(self.parse(&resource)?)),
             Some("RemoteVtep") => Ok(Resource::RemoteVtep(self.parse(&resource)?)),
             Some("AnycastAddress") => Ok(Resource::AnycastAddress(self.parse(&resource)?)),
+            Some("AgentSettings") => Ok(Resource::AgentSettings(self.parse(&resource)?)),
             Some("Namespace") => {
                 let NamespaceDocument { metadata, .. } = self.parse(&resource)?;
                 Ok(Resource::Namespace(Box::new(metadata)))
@@ -324,7 +327,7 @@ impl Document {
 fn version_of(kind: Option<&str>) -> &'static str {
     match kind {
         Some("RemoteSubnet" | "RemoteVtep") => MULTICLUSTER_API_VERSION,
-        Some("AnycastAddress") => OWN_API_VERSION,
+        Some("AnycastAddress" | "AgentSettings") => OWN_API_VERSION,
         Some("NetworkPolicy") => "networking.k8s.io/v1",
         Some("ClusterNetworkPolicy") => "policy.networking.k8s.io/v1beta1",
         Some("Namespace") => "v1",
@@ -449,7 +452,7 @@ mod tests {
             [
                 "line 1: Pod web: apiVersion: `v1` is not known: write networking.alibaba.com/v1",
                 "line 5: Subnet: apiVersion: missing: write networking.alibaba.com/v1",
-                "line 9: IPInstance n1: kind: `IPInstance` is not read from files: write Network, Subnet, NodeInfo, RemoteSubnet, RemoteVtep, AnycastAddress, NetworkPolicy, ClusterNetworkPolicy or Namespace",
+                "line 9: IPInstance n1: kind: `IPInstance` is not read from files: write Network, Subnet, NodeInfo, RemoteSubnet, RemoteVtep, AnycastAddress, AgentSettings, NetworkPolicy, ClusterNetworkPolicy or Namespace",
                 "line 13: expected a mapping, `key: value`",
             ]
         );
@@ -477,7 +480,7 @@ mod tests {
             ("Subnet", "apiVersion: `trunkline.io/v1alpha1` is not known: write networking.alibaba.com/v1"),
             (
                 "ServicePool",
-                "kind: `ServicePool` is not read from files: write Network, Subnet, NodeInfo, RemoteSubnet, RemoteVtep, AnycastAddress, NetworkPolicy, ClusterNetworkPolicy or Namespace",
+                "kind: `ServicePool` is not read from files: write Network, Subnet, NodeInfo, RemoteSubnet, RemoteVtep, AnycastAddress, AgentSettings, NetworkPolicy, ClusterNetworkPolicy or Namespace",
             ),
         ] {
             let document =

@@ -10,7 +10,7 @@ pub const MULTICLUSTER_GROUP: &str = "multicluster.alibaba.com";
 /// `apiVersion` of the kinds about other clusters.
 pub const MULTICLUSTER_API_VERSION: &str = "multicluster.alibaba.com/v1";
 /// API group of Trunkline's own kinds: ServicePool, ServiceAddress, ServiceAdvertisement,
-/// AnycastAddress and NodeServices.
+/// AnycastAddress, NodeServices and AgentSettings.
 pub const OWN_GROUP: &str = "trunkline.io";
 /// Version of the own kinds in their group.
 pub const OWN_VERSION: &str = "v1alpha1";

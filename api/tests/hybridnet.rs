@@ -16,6 +16,7 @@ fn load(texts: &[&str]) -> (Vec<Network>, Vec<Subnet>) {
                 Resource::Network(network) => networks.push(*network),
                 Resource::Subnet(subnet) => subnets.push(*subnet),
                 Resource::NodeInfo(node) => panic!("NodeInfo {} among networks and subnets", node.name()),
+                Resource::AgentSettings(settings) => panic!("AgentSettings {} of hybridnet", settings.name()),
                 Resource::AnycastAddress(anycast) => panic!("AnycastAddress {} of hybridnet", anycast.name()),
                 other => panic!("{other:?}"),
             }

@@ -52,10 +52,11 @@ fn objects_that_the_crds_refuse_are_refused() {
 }
 
 #[test]
-fn examples_of_the_page_are_valid() {
-    let page = include_str!("../../docs/services.md");
+fn examples_of_the_pages_are_valid() {
+    let pages = [include_str!("../../docs/services.md"), include_str!("../../docs/agent-settings.md")];
     let mut kinds = Vec::new();
-    for example in page.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next()) {
+    let examples = pages.iter().flat_map(|page| page.split("```yaml\n").skip(1));
+    for example in examples.filter_map(|rest| rest.split("```").next()) {
         let object: Value = serde_saphyr::from_str(example).unwrap();
         let kind = object["kind"].as_str().unwrap().to_owned();
         let mut bases = bases().into_iter();
@@ -63,7 +64,10 @@ fn examples_of_the_page_are_valid() {
         assert_eq!(faults(&base, &object["spec"], None), [""; 0], "{example}");
         kinds.push(kind);
     }
-    assert_eq!(kinds, ["ServicePool", "ServicePool", "ServiceAdvertisement", "AnycastAddress"]);
+    assert_eq!(
+        kinds,
+        ["ServicePool", "ServicePool", "ServiceAdvertisement", "AnycastAddress", "AgentSettings"]
+    );
 }
 
 /// hybridnet's reserved fields: the agent and the API server refuse them with the same words.

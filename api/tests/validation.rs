@@ -154,6 +154,7 @@ fn load(text: &str) -> (Vec<Network>, Vec<Subnet>, Vec<NodeInfo>) {
             Resource::Network(network) => networks.push(*network),
             Resource::Subnet(subnet) => subnets.push(*subnet),
             Resource::NodeInfo(node) => nodes.push(*node),
+            Resource::AgentSettings(settings) => panic!("AgentSettings {}", settings.name()),
             Resource::AnycastAddress(anycast) => panic!("AnycastAddress {}", anycast.name()),
             other => panic!("{other:?}"),
         }

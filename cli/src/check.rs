@@ -153,6 +153,7 @@ mod tests {
                 Resource::Subnet(subnet) => snapshot.subnets.push(*subnet),
                 Resource::NodeInfo(node) => snapshot.nodes.push(*node),
                 Resource::AnycastAddress(anycast) => snapshot.services.anycast.push(*anycast),
+                Resource::AgentSettings(settings) => snapshot.agent_settings.push(*settings),
                 Resource::NetworkPolicy(_)
                 | Resource::ClusterNetworkPolicy(_)
                 | Resource::RemoteSubnet(_)

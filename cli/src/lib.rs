@@ -20,6 +20,7 @@ pub mod policies;
 mod probes;
 mod remote;
 pub mod services;
+mod settings;
 pub mod show;
 pub mod table;
 pub mod watch;

@@ -15,6 +15,7 @@ use crate::anycast;
 use crate::policies;
 use crate::probes;
 use crate::remote;
+use crate::settings;
 use crate::table::{Columns, duration};
 use crate::ways_out;
 
@@ -114,6 +115,9 @@ pub fn agent(status: &AgentStatus) -> String {
     }
     if let Some(fault) = &status.http_fault {
         line("http", format!("/metrics, /healthz and /readyz are NOT SERVED: {fault}"));
+    }
+    for (index, text) in status.settings.iter().map(settings::line).enumerate() {
+        line(if index == 0 { "settings" } else { "" }, text);
     }
     for (index, text) in status.anycast.iter().flat_map(anycast::lines).enumerate() {
         line(if index == 0 { "anycast" } else { "" }, text);

@@ -25,6 +25,7 @@ use trunkline_agent::metrics::Metrics;
 use trunkline_agent::reconcile::{self, DrainStage, Reconcile, ReconcileDependencies, ReconcileStatus};
 use trunkline_agent::recover::recover;
 use trunkline_agent::services::ServicePrefixes;
+use trunkline_agent::settings::Settings;
 use trunkline_agent::source::folder;
 use trunkline_api::control::{BfdState, EventKind, Events, Peer, Query};
 use trunkline_bgp::config::SpeakerConfig;
@@ -368,16 +369,7 @@ async fn reconcile_with(
     let (reconcile, _task) = reconcile::spawn(ReconcileDependencies {
         node: "n1".to_owned(),
         router_id: config.router_id,
-        service_cidrs: config.service_cidrs.clone(),
-        vlan_interfaces: Vec::new(),
-        pods_send_arp: false,
-        pod_mtu: None,
-        tunnels: config.tunnels(),
-        guard: config.guard(),
-        kernel_limits: config.kernel_limits(),
-        remote_limits: trunkline_agent::plan::remote::RemoteLimits::default(),
-        sysctls: config.sysctls(),
-        probes: config.probe_plan(),
+        settings: Settings::new(config.clone(), config.clone()),
         shell: ShellConfig { listen: config.listen.clone(), ..ShellConfig::default() },
         speaker: SpeakerConfig {
             restarting: true,
@@ -388,6 +380,7 @@ async fn reconcile_with(
         stations: Vec::new(),
         station: config.bmp_station(),
         kernel: kernel.clone(),
+        reached: BTreeSet::new(),
         kernel_events,
         ipam,
         history: history.clone(),

@@ -251,6 +251,33 @@ fn the_link_of_an_address_follows_its_route() {
     });
 }
 
+#[test]
+fn a_changed_list_of_addresses_has_its_links() {
+    isolated("a_changed_list_of_addresses_has_its_links", |runtime| {
+        let eth0 = parent();
+        ip("link add eth1 type veth peer name far1");
+        ip("link set eth1 up");
+        ip("route add 198.51.100.0/24 dev eth0");
+        let (kernel, mut events) = KernelHandle::spawn(KernelConfig::default()).unwrap();
+        let near: IpAddr = "198.51.100.7".parse().unwrap();
+        assert!(host(runtime, &kernel).reached.is_empty());
+        runtime.block_on(kernel.set_reach([near].into())).unwrap();
+        assert_eq!(host(runtime, &kernel).reached, [(near, eth0)].into());
+        // Now a route of another program is an event.
+        while runtime
+            .block_on(async {
+                tokio::time::timeout(std::time::Duration::from_millis(300), events.next()).await
+            })
+            .is_ok()
+        {}
+        ip("route add 198.51.100.7 dev eth1");
+        assert_eq!(runtime.block_on(events.next()), Some(KernelEvent::HostChanged));
+        assert_ne!(host(runtime, &kernel).reached[&near], eth0);
+        runtime.block_on(kernel.set_reach([].into())).unwrap();
+        assert!(host(runtime, &kernel).reached.is_empty());
+    });
+}
+
 /// Such a device is like the device of an overlay: the reply to a received packet may leave by
 /// another link.
 #[test]

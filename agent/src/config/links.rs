@@ -1,20 +1,6 @@
-//! Links of VLANs and tunnels: `vlanInterfaces`, `vxlanInterfaces`, `vlanARPSender`.
-
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+//! Links of VLANs and tunnels: `vlanInterfaces`, `vxlanInterfaces`.
 
 use crate::plan::{LinkChoice, LinkChoiceError};
-
-/// The sender of ARP requests that this node sends on VLAN devices.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub enum VlanArpSender {
-    /// An address of the node.
-    #[default]
-    Node,
-    /// The address of a pod of this node in the Subnet, if there is one.
-    Pod,
-}
 
 /// Checks a list of links.
 pub(super) fn check(field: &'static str, entries: &[String]) -> Result<(), (&'static str, String)> {

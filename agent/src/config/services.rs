@@ -8,6 +8,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use trunkline_api::names;
+use trunkline_api::resources::ServiceProxyKind;
 
 use crate::services::Settings;
 use crate::text_kinds::AddressAndPort;
@@ -40,18 +41,6 @@ pub struct ServiceProxyConfig {
     /// twice kube-proxy's `minSyncPeriod`.
     #[schemars(range(max = 60_000))]
     pub settle_milliseconds: u16,
-}
-
-/// The service proxy of a node.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub enum ServiceProxyKind {
-    /// kube-proxy, or a program with its health check: the agent follows its health and, where the
-    /// kernel shows them, its rules.
-    #[default]
-    Auto,
-    /// Another program: the agent follows endpoints only.
-    None,
 }
 
 impl Default for ServicesConfig {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use trunkline_api::resources::{
-    AnycastAddress, Network, NodeInfo, ServiceAdvertisement, ServicePool, Subnet,
+    AgentSettings, AnycastAddress, Network, NodeInfo, ServiceAdvertisement, ServicePool, Subnet,
 };
 
 use super::remote::{RemoteLimits, RemoteObjects};
@@ -32,6 +32,8 @@ pub struct Snapshot {
     pub remote: Option<Arc<RemoteObjects>>,
     /// Pools and advertisements of service addresses, and anycast addresses.
     pub services: ServiceObjects,
+    /// The AgentSettings by name, also of other nodes.
+    pub agent_settings: Vec<AgentSettings>,
     /// Files outside the folder that the source read for it.
     pub files: Vec<PathBuf>,
 }

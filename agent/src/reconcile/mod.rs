@@ -41,6 +41,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
+use trunkline_api::control::SettingStatus;
 use trunkline_api::resources::AttachmentKind;
 use trunkline_bgp::net::{Monitor, SpeakerHandle};
 use trunkline_bgp::types::{Family, InterfaceName, PeerKey};
@@ -87,6 +88,8 @@ pub struct ReconcileStatus {
     pub bgp: Option<SpeakerStatus>,
     /// The speaker's part of the plan while it does not run.
     pub stopped: Option<StoppedBgp>,
+    /// The fields of the configuration that AgentSettings set.
+    pub settings: Vec<SettingStatus>,
     /// The networks of this node.
     pub networks: BTreeMap<String, NetworkPlan>,
     /// The remote clusters by name.

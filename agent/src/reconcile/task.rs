@@ -36,14 +36,14 @@ use crate::history::History;
 use crate::ipam::{Ipam, NetworkSpec, Pool, PoolSpec};
 use crate::metrics::Metrics;
 use crate::plan::intent::{Snapshot, SnapshotRefusal};
-use crate::plan::remote::RemoteLimits;
 use crate::plan::{
-    AttachTarget, GuardSettings, Host, Intent, KernelLimits, Learned, LinkChoice, LinkParameters, Mode,
-    NodeIdentity, PeerDefaultRoutes, Plan, PlannedPod, Pod, ProbeSettings, RequestedSysctls, Session,
-    Tunnels, join, plan, plan_pod,
+    AttachTarget, Host, Intent, Learned, LinkParameters, Mode, NodeIdentity, PeerDefaultRoutes, Plan,
+    PlannedPod, Pod, Session, join, plan, plan_pod,
 };
+use crate::settings::{NodeSettings, Settings};
 
 mod services;
+mod settings;
 mod speaker;
 mod unrecorded;
 
@@ -66,26 +66,8 @@ pub struct ReconcileDependencies {
     pub node: String,
     /// The BGP identifier, if it is configured.
     pub router_id: Option<Ipv4Addr>,
-    /// Prefixes of Services.
-    pub service_cidrs: BTreeSet<IpNet>,
-    /// Links that may carry VLANs, the preferred one first.
-    pub vlan_interfaces: Vec<LinkChoice>,
-    /// Whether ARP requests on VLAN devices have the address of a local pod as sender.
-    pub pods_send_arp: bool,
-    /// The largest MTU of pods, in octets.
-    pub pod_mtu: Option<u16>,
-    /// Settings of tunnels from the configuration.
-    pub tunnels: Tunnels,
-    /// Settings of the guard from the configuration.
-    pub guard: GuardSettings,
-    /// Limits of the kernel from the configuration.
-    pub kernel_limits: KernelLimits,
-    /// Prefixes that remote clusters may use, from the configuration.
-    pub remote_limits: RemoteLimits,
-    /// Sysctls that the configuration requests.
-    pub sysctls: RequestedSysctls,
-    /// Settings of probes from the configuration.
-    pub probes: ProbeSettings,
+    /// The settings of this node, for the planner.
+    pub settings: Settings,
     /// Listen settings of BGP.
     pub shell: ShellConfig,
     /// The speaker's configuration without the plan's part.
@@ -96,6 +78,8 @@ pub struct ReconcileDependencies {
     pub station: StationConfig,
     /// The kernel owner.
     pub kernel: KernelHandle,
+    /// The addresses whose links the kernel owner reports.
+    pub reached: BTreeSet<IpAddr>,
     /// Its events.
     pub kernel_events: KernelEvents,
     /// The owner of addresses.
@@ -169,16 +153,11 @@ struct Restart {
 struct Task {
     node: String,
     router_id: Option<Ipv4Addr>,
-    service_cidrs: BTreeSet<IpNet>,
-    vlan_interfaces: Vec<LinkChoice>,
-    pods_send_arp: bool,
-    pod_mtu: Option<u16>,
-    tunnels: Tunnels,
-    guard: GuardSettings,
-    kernel_limits: KernelLimits,
-    remote_limits: RemoteLimits,
-    sysctls: RequestedSysctls,
-    probes: ProbeSettings,
+    settings: Settings,
+    /// The settings of the snapshot in force.
+    settings_in_force: Option<Arc<NodeSettings>>,
+    /// The addresses whose links the kernel owner reports.
+    reached: BTreeSet<IpAddr>,
     shell: ShellConfig,
     speaker: SpeakerConfig,
     stations: Vec<SocketAddr>,
@@ -248,21 +227,13 @@ pub fn spawn(start: ReconcileDependencies) -> (Reconcile, JoinHandle<()>) {
     let ReconcileDependencies {
         node,
         router_id,
-        service_cidrs,
-        vlan_interfaces,
-        pods_send_arp,
-        pod_mtu,
-        tunnels,
-        guard,
-        kernel_limits,
-        remote_limits,
-        sysctls,
-        probes,
+        settings,
         shell,
         speaker,
         stations,
         station,
         kernel,
+        reached,
         kernel_events,
         ipam,
         history,
@@ -292,16 +263,9 @@ pub fn spawn(start: ReconcileDependencies) -> (Reconcile, JoinHandle<()>) {
     let task = Task {
         node,
         router_id,
-        service_cidrs,
-        vlan_interfaces,
-        pods_send_arp,
-        pod_mtu,
-        tunnels,
-        guard,
-        kernel_limits,
-        remote_limits,
-        sysctls,
-        probes,
+        settings,
+        settings_in_force: None,
+        reached,
         shell,
         speaker,
         stations,
@@ -514,6 +478,7 @@ impl Task {
         let plan = self.make_plan(&snapshot).await?;
         let snapshot = Arc::new(snapshot);
         self.snapshot = Some(Arc::clone(&snapshot));
+        self.follow_settings(&snapshot);
         self.configure_pools(&plan, &snapshot);
         self.start_now();
         self.apply(Arc::new(plan)).await;
@@ -541,6 +506,14 @@ impl Task {
     /// Makes a plan with a place for every existing pod, or returns the reason for its absence.
     async fn make_plan(&mut self, snapshot: &Snapshot) -> Result<Plan, SnapshotRefusal> {
         let one = |fault: String| SnapshotRefusal { faults: vec![fault] };
+        let node_settings = self.settings.of_node(&snapshot.agent_settings, &snapshot.labels);
+        let node_settings = node_settings.map_err(|error| one(error.to_string()))?;
+        let settings = &node_settings.plan;
+        if self.reached != settings.reached {
+            let set = self.kernel.set_reach(settings.reached.clone()).await;
+            set.map_err(|error| one(error.to_string()))?;
+            self.reached.clone_from(&settings.reached);
+        }
         let mut kernel = self.kernel.host().await.map_err(|error| one(error.to_string()))?;
         self.links = host_links(&kernel);
         self.service_facts.set_host(&kernel);
@@ -575,21 +548,21 @@ impl Task {
             nodes: snapshot.nodes.clone(),
             overlay_pods: snapshot.overlay_pods.clone(),
             remote: snapshot.remote.clone(),
-            remote_limits: self.remote_limits.clone(),
+            remote_limits: settings.remote_limits.clone(),
             services: snapshot.services.clone(),
             service_tags: self.services.tags.clone(),
-            tunnels: self.tunnels.clone(),
-            guard: self.guard.clone(),
-            kernel_limits: self.kernel_limits,
-            sysctls: self.sysctls,
-            probes: self.probes.clone(),
+            tunnels: settings.tunnels.clone(),
+            guard: settings.guard.clone(),
+            kernel_limits: settings.kernel_limits,
+            sysctls: settings.sysctls,
+            probes: settings.probes.clone(),
             // A derived identifier stays: another identifier would reset every session.
             router_id: self.router_id.or(self.running.as_ref().map(|running| running.applied.router_id)),
             in_cluster: !self.own_pools,
-            service_cidrs: self.service_cidrs.clone(),
-            vlan_interfaces: self.vlan_interfaces.clone(),
-            pods_send_arp: self.pods_send_arp,
-            pod_mtu: self.pod_mtu,
+            service_cidrs: settings.service_cidrs.clone(),
+            vlan_interfaces: settings.vlan_interfaces.clone(),
+            pods_send_arp: settings.pods_send_arp,
+            pod_mtu: settings.pod_mtu,
         };
         let plan = plan(&intent, &host)
             .map_err(|errors| SnapshotRefusal { faults: errors.iter().map(ToString::to_string).collect() })?;
@@ -899,6 +872,7 @@ impl Task {
                 converged: self.converged.iter().map(|family| family.to_string()).collect(),
                 listening: Arc::clone(&running.listening.borrow()),
             }),
+            settings: self.settings_in_force.as_ref().map(|known| known.fields.clone()).unwrap_or_default(),
             networks: self.plan.as_ref().map(|plan| plan.networks.clone()).unwrap_or_default(),
             remote: self.plan.as_ref().map(|plan| plan.remote.clone()).unwrap_or_default(),
             broken: self.broken.clone(),

@@ -74,6 +74,7 @@ pub fn read(folder: &Path, context: &Context) -> Result<FolderContent, SnapshotR
                         Resource::Subnet(subnet) => ("Subnet", subnet.name().to_owned()),
                         Resource::NodeInfo(node) => ("NodeInfo", node.name().to_owned()),
                         Resource::AnycastAddress(anycast) => ("AnycastAddress", anycast.name().to_owned()),
+                        Resource::AgentSettings(settings) => ("AgentSettings", settings.name().to_owned()),
                         Resource::NetworkPolicy(policy) => {
                             ("NetworkPolicy", full_name(&policy.key.namespace, &policy.key.name))
                         }
@@ -101,6 +102,9 @@ pub fn read(folder: &Path, context: &Context) -> Result<FolderContent, SnapshotR
                                 Resource::NodeInfo(node) => snapshot.nodes.push(*node),
                                 Resource::AnycastAddress(anycast) => {
                                     snapshot.services.anycast.push(*anycast);
+                                }
+                                Resource::AgentSettings(settings) => {
+                                    snapshot.agent_settings.push(*settings);
                                 }
                                 Resource::NetworkPolicy(policy) => policies.network.push(*policy),
                                 Resource::ClusterNetworkPolicy(policy) => policies.cluster.push(*policy),
@@ -130,6 +134,9 @@ pub fn read(folder: &Path, context: &Context) -> Result<FolderContent, SnapshotR
         found.extend(validate::neighbour_overlaps(new.0, new.1).iter().map(NeighbourOverlap::network_fault));
         for anycast in &snapshot.services.anycast {
             found.extend(validate::validate_anycast(anycast, ObjectSource::File).err().unwrap_or_default());
+        }
+        for settings in &snapshot.agent_settings {
+            found.extend(validate::validate_agent_settings(settings).err().unwrap_or_default());
         }
         if let Some(running) = &context.running {
             let change = validate::validate_change((&running.networks, &running.subnets), new);
@@ -171,6 +178,7 @@ pub fn read(folder: &Path, context: &Context) -> Result<FolderContent, SnapshotR
     snapshot.networks.sort_by(|a, b| a.name().cmp(b.name()));
     snapshot.subnets.sort_by(|a, b| a.name().cmp(b.name()));
     snapshot.nodes.sort_by(|a, b| a.name().cmp(b.name()));
+    snapshot.agent_settings.sort_by(|a, b| a.name().cmp(b.name()));
     snapshot.services.anycast.sort_by(|a, b| a.name().cmp(b.name()));
     // Files have no other objects for service addresses.
     snapshot.services.complete = true;
@@ -394,6 +402,23 @@ mod tests {
     }
 
     #[test]
+    fn agent_settings_are_read_and_checked() {
+        let settings = |config: &str| {
+            let text = format!(
+                "apiVersion: trunkline.io/v1alpha1\nkind: AgentSettings\nmetadata: {{name: gpu}}\n\
+                 spec:\n  config: {{{config}}}\n"
+            );
+            Folder::new(&[("a.yaml", &peer("")), ("b.yaml", &text)]).read()
+        };
+        let snapshot = settings("podMTU: 1400").unwrap();
+        assert_eq!(snapshot.agent_settings[0].spec.config.pod_mtu, Some(1400));
+        let error = settings("podMTU: 100").unwrap_err();
+        assert!(error.contains("b.yaml: AgentSettings gpu: spec.config.podMTU: 100 is out of"), "{error}");
+        let error = settings("socket: /run/x").unwrap_err();
+        assert!(error.contains("AgentSettings gpu: spec.config") && error.contains("socket"), "{error}");
+    }
+
+    #[test]
     fn remote_clusters_are_read_and_checked() {
         let remote = |kind: &str, spec: &str| {
             let text = format!(
@@ -493,6 +518,9 @@ mod tests {
                     Resource::NodeInfo(node) => nodes.push(*node),
                     Resource::AnycastAddress(anycast) => {
                         validate::validate_anycast(&anycast, ObjectSource::File).unwrap();
+                    }
+                    Resource::AgentSettings(settings) => {
+                        validate::validate_agent_settings(&settings).unwrap();
                     }
                     Resource::NetworkPolicy(_)
                     | Resource::ClusterNetworkPolicy(_)

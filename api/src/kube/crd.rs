@@ -21,9 +21,9 @@ use super::object::Kind;
 use super::rules::{bounds, rules};
 use crate::policy::Members;
 use crate::resources::{
-    AnycastAddressSpec, IPInstanceSpec, LongLivedStale, NetworkSpec, NodeInfoSpec, NodeServicesSpec,
-    RemoteClusterSpec, RemoteEndpointSliceSpec, RemoteSubnetSpec, RemoteVtepSpec, Secret, ServiceAddressSpec,
-    ServiceAdvertisementSpec, ServicePoolSpec, SubnetSpec,
+    AgentSettingsSpec, AnycastAddressSpec, IPInstanceSpec, LongLivedStale, NetworkSpec, NodeInfoSpec,
+    NodeServicesSpec, RemoteClusterSpec, RemoteEndpointSliceSpec, RemoteSubnetSpec, RemoteVtepSpec, Secret,
+    ServiceAddressSpec, ServiceAdvertisementSpec, ServicePoolSpec, SubnetSpec,
 };
 
 /// The definitions of hybridnet's kinds, and then of the own kinds.
@@ -142,6 +142,13 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
                 ("KeepLast", "boolean", ".spec.keepLast"),
                 ("Age", "date", ".metadata.creationTimestamp"),
             ],
+        ),
+        crd::<AgentSettingsSpec>(
+            "Cluster",
+            "Fields of the agents' configuration for the nodes that a selector selects. They replace the \
+             fields of agent.yaml.",
+            &["tset"],
+            &[("Priority", integer, ".spec.priority"), ("Age", "date", ".metadata.creationTimestamp")],
         ),
         crd::<NodeServicesSpec>(
             "Cluster",

@@ -38,8 +38,9 @@ pub use object::{Kind, NoStatus, Object};
 pub use rules::{Rule, rules};
 
 use crate::resources::{
-    AnycastAddressSpec, IPInstanceSpec, NetworkSpec, NodeInfoSpec, NodeServicesSpec, RemoteSubnetSpec,
-    RemoteVtepSpec, ServiceAddressSpec, ServiceAdvertisementSpec, ServicePoolSpec, SubnetSpec,
+    AgentSettingsSpec, AnycastAddressSpec, IPInstanceSpec, NetworkSpec, NodeInfoSpec, NodeServicesSpec,
+    RemoteSubnetSpec, RemoteVtepSpec, ServiceAddressSpec, ServiceAdvertisementSpec, ServicePoolSpec,
+    SubnetSpec,
 };
 
 /// A Network in the API server: cluster-scoped.
@@ -62,5 +63,7 @@ pub type ServiceAddressObject = Object<ServiceAddressSpec>;
 pub type ServiceAdvertisementObject = Object<ServiceAdvertisementSpec>;
 /// An AnycastAddress in the API server: cluster-scoped.
 pub type AnycastAddressObject = Object<AnycastAddressSpec>;
+/// An AgentSettings in the API server: cluster-scoped.
+pub type AgentSettingsObject = Object<AgentSettingsSpec>;
 /// A NodeServices in the API server: cluster-scoped, with the name of the node.
 pub type NodeServicesObject = Object<NodeServicesSpec>;

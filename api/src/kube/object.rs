@@ -13,12 +13,13 @@ use super::lenient::{self, Raw};
 use crate::fault::Fault;
 use crate::names::{GROUP, MULTICLUSTER_GROUP, OWN_GROUP, OWN_VERSION};
 use crate::resources::{
-    self, AnycastAddress, AnycastAddressSpec, IPInstance, IPInstanceSpec, IPInstanceStatus, Network,
-    NetworkSpec, NetworkStatus, NodeInfo, NodeInfoSpec, NodeInfoStatus, NodeServices, NodeServicesSpec,
-    NodeServicesStatus, RemoteClusterSpec, RemoteClusterStatus, RemoteEndpointSliceSpec, RemoteStatus,
-    RemoteSubnet, RemoteSubnetSpec, RemoteVtep, RemoteVtepSpec, ServiceAddress, ServiceAddressSpec,
-    ServiceAddressStatus, ServiceAdvertisement, ServiceAdvertisementSpec, ServiceAdvertisementStatus,
-    ServicePool, ServicePoolSpec, ServicePoolStatus, Subnet, SubnetSpec, SubnetStatus,
+    self, AgentSettings, AgentSettingsSpec, AnycastAddress, AnycastAddressSpec, IPInstance, IPInstanceSpec,
+    IPInstanceStatus, Network, NetworkSpec, NetworkStatus, NodeInfo, NodeInfoSpec, NodeInfoStatus,
+    NodeServices, NodeServicesSpec, NodeServicesStatus, RemoteClusterSpec, RemoteClusterStatus,
+    RemoteEndpointSliceSpec, RemoteStatus, RemoteSubnet, RemoteSubnetSpec, RemoteVtep, RemoteVtepSpec,
+    ServiceAddress, ServiceAddressSpec, ServiceAddressStatus, ServiceAdvertisement, ServiceAdvertisementSpec,
+    ServiceAdvertisementStatus, ServicePool, ServicePoolSpec, ServicePoolStatus, Subnet, SubnetSpec,
+    SubnetStatus,
 };
 
 /// The properties of a kind. The implementor is the spec.
@@ -157,6 +158,16 @@ impl Kind for AnycastAddressSpec {
     const VERSION: &'static str = OWN_VERSION;
 }
 
+impl Kind for AgentSettingsSpec {
+    /// `trunkline status` has the state of each node.
+    type Status = NoStatus;
+    type Scope = ClusterResourceScope;
+    const KIND: &'static str = "AgentSettings";
+    const PLURAL: &'static str = "agentsettings";
+    const GROUP: &'static str = OWN_GROUP;
+    const VERSION: &'static str = OWN_VERSION;
+}
+
 impl Kind for NodeServicesSpec {
     type Status = NodeServicesStatus;
     type Scope = ClusterResourceScope;
@@ -291,27 +302,34 @@ conversions!(
     NodeServices: NodeServicesSpec
 );
 
-impl From<Object<AnycastAddressSpec>> for AnycastAddress {
-    fn from(object: Object<AnycastAddressSpec>) -> Self {
-        AnycastAddress {
-            api_version: AnycastAddressSpec::api_version(),
-            kind: AnycastAddressSpec::KIND.to_owned(),
-            metadata: from_server(object.metadata),
-            spec: object.spec,
+/// The same for kinds without a status.
+macro_rules! conversions_without_status {
+    ($($Resource:ident: $Spec:ident),*) => {$(
+        impl From<Object<$Spec>> for $Resource {
+            fn from(object: Object<$Spec>) -> Self {
+                $Resource {
+                    api_version: $Spec::api_version(),
+                    kind: $Spec::KIND.to_owned(),
+                    metadata: from_server(object.metadata),
+                    spec: object.spec,
+                }
+            }
         }
-    }
+
+        impl From<$Resource> for Object<$Spec> {
+            fn from(resource: $Resource) -> Self {
+                Object {
+                    metadata: to_server(resource.metadata),
+                    spec: resource.spec,
+                    status: None,
+                    ignored: Vec::new(),
+                }
+            }
+        }
+    )*};
 }
 
-impl From<AnycastAddress> for Object<AnycastAddressSpec> {
-    fn from(resource: AnycastAddress) -> Self {
-        Object {
-            metadata: to_server(resource.metadata),
-            spec: resource.spec,
-            status: None,
-            ignored: Vec::new(),
-        }
-    }
-}
+conversions_without_status!(AnycastAddress: AnycastAddressSpec, AgentSettings: AgentSettingsSpec);
 
 fn from_server(metadata: ObjectMeta) -> resources::ObjectMeta {
     resources::ObjectMeta {

@@ -16,6 +16,8 @@
 //! rules need: the server sets them in stored objects before it evaluates the rules, so `self.type`
 //! always exists. Other fields of the own kinds have a default for the reader.
 
+mod agent_settings;
+
 use serde_json::{Value, json};
 
 /// A rule in CEL.
@@ -39,16 +41,18 @@ const SERVICE_POOL: &str = "ServicePool";
 const SERVICE_ADDRESS: &str = "ServiceAddress";
 const SERVICE_ADVERTISEMENT: &str = "ServiceAdvertisement";
 const ANYCAST_ADDRESS: &str = "AnycastAddress";
+const AGENT_SETTINGS: &str = "AgentSettings";
 const PEER: &str = "spec.config.bgpPeers[]";
 
 /// Every label selector of the own kinds.
-const SELECTORS: [(&str, &str); 6] = [
+const SELECTORS: [(&str, &str); 7] = [
     (SERVICE_POOL, "spec.serviceSelectors[]"),
     (SERVICE_POOL, "spec.namespaceSelectors[]"),
     (SERVICE_ADVERTISEMENT, "spec.serviceSelector"),
     (SERVICE_ADVERTISEMENT, "spec.namespaceSelector"),
     (SERVICE_ADVERTISEMENT, "spec.nodeSelector"),
     (ANYCAST_ADDRESS, "spec.nodeSelector"),
+    (AGENT_SETTINGS, "spec.nodeSelector"),
 ];
 
 /// Prefixes that no fabric routes to a pod or a Service, as in `validate::subnet`.
@@ -79,6 +83,8 @@ pub fn rules() -> Vec<Rule> {
         (ANYCAST_ADDRESS, "spec.check", health_check()),
         (ANYCAST_ADDRESS, "spec.check.http", http_check(false)),
         (ANYCAST_ADDRESS, "spec.check.https", http_check(true)),
+        (AGENT_SETTINGS, "spec.config", agent_settings::config()),
+        (AGENT_SETTINGS, "spec.config.probes", agent_settings::probes()),
     ] {
         rules.extend(table.into_iter().map(|(cel, message)| Rule {
             kind,
@@ -921,6 +927,7 @@ pub(super) fn bounds() -> Vec<Bound> {
     bounds.extend(of(SERVICE_ADDRESS, service_address));
     bounds.extend(of(SERVICE_ADVERTISEMENT, service_advertisement));
     bounds.extend(of(ANYCAST_ADDRESS, anycast_address));
+    bounds.extend(of(AGENT_SETTINGS, agent_settings::bounds()));
     for parent in ["spec.check.http", "spec.check.https"] {
         bounds.extend(below(ANYCAST_ADDRESS, parent, &http_check));
     }

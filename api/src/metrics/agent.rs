@@ -59,6 +59,12 @@ catalogue! {
         WATCH_ERRORS = Counter, Count, "trunkline_cluster_watch_errors_total" ["watch"], "failures of a watch";
     }
 
+    "Settings by node label", "[AgentSettings](agent-settings.md) that select this node; `name` is the object's." {
+        SETTINGS_FIELDS = Gauge, Count, "trunkline_settings_fields" ["name"], "fields of the agent's configuration that the object sets on this node";
+        SETTINGS_PENDING = Gauge, Count, "trunkline_settings_pending_restart" [],
+            "changed fields that apply at the next start of the agent; `trunkline status` lists them";
+    }
+
     "Networks and pods", "" {
         NETWORK_REFUSED = Gauge, Bool, "trunkline_network_refused" ["network"], "1 for a network that this node does not serve";
         NETWORK_ATTACHMENTS = Gauge, Count, "trunkline_network_attachments" ["network"], "attached pods' interfaces in a network, on this node";

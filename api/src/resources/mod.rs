@@ -1,7 +1,8 @@
 //! Network, Subnet, NodeInfo and IPInstance as hybridnet v0.8.9 writes them, with Trunkline's
 //! additions (mostly to a BGP peer), and Trunkline's own kinds.
 //!
-//! The own kinds (group `trunkline.io`) are about addresses outside of the pods' Subnets:
+//! The own kinds (group `trunkline.io`) are AgentSettings (fields of the agents' configuration for a
+//! group of nodes), and kinds about addresses outside of the pods' Subnets:
 //!
 //! ```text
 //! Service ── request ──► ServicePool ── allocation ──► ServiceAddress (the claim)
@@ -22,6 +23,7 @@
 //! serialized.
 
 mod addresses;
+mod agent_settings;
 mod anycast;
 mod ipinstance;
 mod meta;
@@ -42,6 +44,11 @@ mod subnet;
 pub use crate::service::AddressKind;
 pub use crate::value::{LongLivedStale, Secret, ValueError, parse_address, parse_mac};
 pub use addresses::{AddressBlock, AddressBlockError};
+pub use agent_settings::{
+    AgentConfig, AgentDrain, AgentKernelLimits, AgentProbes, AgentReadiness, AgentServiceProxy,
+    AgentServices, AgentSettings, AgentSettingsSpec, AgentSysctls, AgentVlanCheck, ServiceProxyKind,
+    UnknownOverlayAddresses, VlanArpSender,
+};
 pub use anycast::{
     AnycastAddress, AnycastAddressSpec, CheckMethod, GrpcCheck, HealthCheck, HttpCheck, TcpCheck,
 };

@@ -13,14 +13,15 @@
 //! ([`validate_change`]), and for unsupported fields.
 //!
 //! Each object of the own kinds is checked alone, so a fault in one affects no other:
-//! [`validate_service_pool`], [`validate_service_advertisement`], [`validate_anycast`]. Rules about a
-//! second object belong to the webhook.
+//! [`validate_service_pool`], [`validate_service_advertisement`], [`validate_anycast`],
+//! [`validate_agent_settings`]. Rules about a second object belong to the webhook.
 //!
 //! Two rules differ from hybridnet's. `autoNatOutgoing: false` is allowed wherever it describes the
 //! actual behaviour (hybridnet's documentation has it, its webhook refuses it). `true` is allowed
 //! for BGP and GlobalBGP, where nftables implements it. Peers of a network that is not in mode BGP
 //! are a fault, where hybridnet ignores them: usually `mode: BGP` was forgotten.
 
+mod agent_settings;
 mod anycast;
 mod attributes;
 mod neighbours;
@@ -40,7 +41,9 @@ pub use neighbours::{NeighbourOverlap, neighbour_overlaps};
 
 pub use crate::fault::Fault;
 use crate::fault::Faults;
-use crate::resources::{AnycastAddress, Network, NodeInfo, ServiceAdvertisement, ServicePool, Subnet};
+use crate::resources::{
+    AgentSettings, AnycastAddress, Network, NodeInfo, ServiceAdvertisement, ServicePool, Subnet,
+};
 
 /// Checks a set of resources, independent of a node.
 pub fn validate(networks: &[Network], subnets: &[Subnet]) -> Result<(), Vec<Fault>> {
@@ -133,6 +136,11 @@ pub fn validate_service_advertisement(advertisement: &ServiceAdvertisement) -> R
 /// Checks an AnycastAddress.
 pub fn validate_anycast(anycast: &AnycastAddress, source: ObjectSource) -> Result<(), Vec<Fault>> {
     alone("AnycastAddress", anycast.name(), |faults| anycast::check(&anycast.spec, source, faults))
+}
+
+/// Checks an AgentSettings.
+pub fn validate_agent_settings(settings: &AgentSettings) -> Result<(), Vec<Fault>> {
+    alone("AgentSettings", settings.name(), |faults| agent_settings::check(&settings.spec, faults))
 }
 
 /// Checks the name of one resource, and the rest by a function.

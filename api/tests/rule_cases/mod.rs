@@ -5,15 +5,19 @@
 //! both. The lab's `kube/crds` gives them to a real API server, together with generated ones, and
 //! compares its decision with that of the Rust rules.
 
+mod agent_settings;
+
+use agent_settings::{SETTINGS_BAD, SETTINGS_GOOD};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use trunkline_api::names::{GROUP, OWN_GROUP, OWN_VERSION};
 use trunkline_api::resources::{
-    AnycastAddress, Network, NodeInfo, ServiceAdvertisement, ServicePool, Subnet,
+    AgentSettings, AnycastAddress, Network, NodeInfo, ServiceAdvertisement, ServicePool, Subnet,
 };
 use trunkline_api::validate::{
-    Fault, ObjectSource, unsupported_subnet, validate, validate_anycast, validate_change, validate_nodes,
-    validate_service_advertisement, validate_service_pool, validate_service_pool_change,
+    Fault, ObjectSource, unsupported_subnet, validate, validate_agent_settings, validate_anycast,
+    validate_change, validate_nodes, validate_service_advertisement, validate_service_pool,
+    validate_service_pool_change,
 };
 
 /// Edits: the path (a JSON pointer in the spec, whose last step may be new), and the value. The
@@ -80,6 +84,7 @@ const WEBHOOKS_ALONE: &[(&str, &str)] = &[
     ("spec.addresses", "has more than 1048576 addresses"),
     ("spec.addresses", "of the same pool"),
     ("spec.addresses", "is after"),
+    ("spec.config.vlanInterfaces", "is no regular expression"),
 ];
 
 /// The faults that the Rust rules find in an object of the base with this spec, or in its change
@@ -95,6 +100,8 @@ pub(crate) fn faults(base: &Base, spec: &Value, old: Option<&Value>) -> Vec<Stri
         "AnycastAddress" => read(base.kind, base.name, spec).map(|it: AnycastAddress| {
             validate_anycast(&it, ObjectSource::ApiServer).err().unwrap_or_default()
         }),
+        "AgentSettings" => read(base.kind, base.name, spec)
+            .map(|it: AgentSettings| validate_agent_settings(&it).err().unwrap_or_default()),
         other => panic!("there are no Rust rules for {other}"),
     };
     match found {
@@ -416,6 +423,23 @@ fn own() -> Vec<Base> {
             spec: json!({"addresses": ["10.0.0.53", "fd00::53"], "check": {"tcp": {"port": 53}}}),
             good: ANYCAST_GOOD,
             bad: ANYCAST_BAD,
+            changes: &[],
+        },
+        Base {
+            kind: "AgentSettings",
+            plural: "agentsettings",
+            namespace: None,
+            name: "gpu",
+            spec: json!({
+                "nodeSelector": {"matchLabels": {"pool": "gpu"}},
+                "config": {
+                    "podMTU": 1400, "vlanInterfaces": ["bond0"], "vxlanInterfaces": ["eth0"],
+                    "serviceCIDRs": ["10.96.0.0/12"], "vtepAddressCIDRs": ["10.1.0.0/16"],
+                    "vtepLocalAddressCIDRs": [], "probes": {"targets": []},
+                },
+            }),
+            good: SETTINGS_GOOD,
+            bad: SETTINGS_BAD,
             changes: &[],
         },
     ]

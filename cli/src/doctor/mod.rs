@@ -26,6 +26,7 @@ mod host;
 mod policies;
 mod probes;
 mod services;
+mod settings;
 mod stopped;
 mod ways_out;
 
@@ -126,6 +127,7 @@ impl HostArgs {
                 findings.extend(about::agent(&agent));
                 findings.extend(probes::check(&agent.status));
                 findings.extend(anycast::check(&agent.status));
+                findings.extend(settings::check(&agent.status));
                 Some(agent)
             }
             Err(error) => {

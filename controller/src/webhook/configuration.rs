@@ -2,7 +2,8 @@
 //! answer.
 //!
 //! - `resources.…`: every write of Networks, Subnets and ServicePools; create and update of
-//!   ServiceAdvertisements and AnycastAddresses; writes of IPInstances and RemoteSubnets, except the controller's;
+//!   ServiceAdvertisements, AnycastAddresses and AgentSettings; writes of IPInstances and
+//!   RemoteSubnets, except the controller's;
 //!   writes of NodeInfos, unless the agent repeats the addresses that it has there already. Without
 //!   an answer of the webhook they are refused. Otherwise a wrong Network would stay in the API
 //!   server.
@@ -100,7 +101,7 @@ pub fn configurations(
             rule((OWN_GROUP, OWN_VERSION), &["servicepools"], &["CREATE", "UPDATE", "DELETE"], "Cluster"),
             rule(
                 (OWN_GROUP, OWN_VERSION),
-                &["serviceadvertisements", "anycastaddresses"],
+                &["serviceadvertisements", "anycastaddresses", "agentsettings"],
                 &["CREATE", "UPDATE"],
                 "Cluster",
             ),

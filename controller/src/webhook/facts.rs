@@ -14,8 +14,9 @@ use kube::{Client, ResourceExt};
 use trunkline_api::kube::{Kind, Lenient, NetworkObject, Object, SubnetObject, node_addresses};
 use trunkline_api::names::label;
 use trunkline_api::resources::{
-    IPInstance, IPInstanceSpec, Network, NetworkMode, NetworkSpec, NetworkType, RemoteSubnet,
-    RemoteSubnetSpec, ServiceAddress, ServiceAddressSpec, ServicePool, ServicePoolSpec, SubnetSpec,
+    AgentSettingsSpec, IPInstance, IPInstanceSpec, Network, NetworkMode, NetworkSpec, NetworkType,
+    RemoteSubnet, RemoteSubnetSpec, ServiceAddress, ServiceAddressSpec, ServicePool, ServicePoolSpec,
+    SubnetSpec,
 };
 
 use super::rules::remote_subnet::RemotePrefix;
@@ -125,6 +126,12 @@ impl ApiReader {
         Ok(Facts { claims, ..Facts::default() })
     }
 
+    /// Facts for the creation or update of an AgentSettings.
+    pub(super) async fn for_agent_settings(&self) -> Result<Facts, kube::Error> {
+        let agent_settings = self.all::<AgentSettingsSpec, _>().await?;
+        Ok(Facts { agent_settings, nodes: self.labelled_nodes("").await?, ..Facts::default() })
+    }
+
     /// All ServicePools; none in a cluster without Trunkline's own kinds.
     async fn service_pools(&self) -> Result<Vec<ServicePool>, kube::Error> {
         match self.all::<ServicePoolSpec, _>().await {
@@ -202,8 +209,13 @@ impl ApiReader {
             return Ok(Vec::new());
         }
         let labels: Vec<String> = selector.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        self.labelled_nodes(&labels.join(",")).await
+    }
+
+    /// The Nodes that a selector selects; all for an empty one.
+    async fn labelled_nodes(&self, selector: &str) -> Result<Vec<Node>, kube::Error> {
         let api: Api<KubeNode> = Api::all(self.client.clone());
-        let mut parameters = ListParams::default().labels(&labels.join(",")).limit(PAGE);
+        let mut parameters = ListParams::default().labels(selector).limit(PAGE);
         let mut nodes = Vec::new();
         loop {
             let page = api.list_metadata(&parameters).await?;

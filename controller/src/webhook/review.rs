@@ -23,9 +23,9 @@ use tokio::time::Instant;
 use trunkline_api::kube::{Kind, Lenient, Object};
 use trunkline_api::names::{GROUP, MULTICLUSTER_GROUP, OWN_GROUP};
 use trunkline_api::resources::{
-    AnycastAddress, AnycastAddressSpec, IPInstance, IPInstanceSpec, Network, NetworkSpec, NodeInfo,
-    NodeInfoSpec, RemoteSubnet, RemoteSubnetSpec, ServiceAdvertisement, ServiceAdvertisementSpec,
-    ServicePool, ServicePoolSpec, Subnet, SubnetSpec,
+    AgentSettings, AgentSettingsSpec, AnycastAddress, AnycastAddressSpec, IPInstance, IPInstanceSpec,
+    Network, NetworkSpec, NodeInfo, NodeInfoSpec, RemoteSubnet, RemoteSubnetSpec, ServiceAdvertisement,
+    ServiceAdvertisementSpec, ServicePool, ServicePoolSpec, Subnet, SubnetSpec,
 };
 use trunkline_api::validate::{Fault, unsupported_subnet};
 use trunkline_daemon::connections::{Client, Source};
@@ -36,8 +36,8 @@ use super::log_limit::LogLimit;
 use super::metrics::{Metrics, ReviewResult};
 use super::rules::pod::{Missing, Mutation, NewPod};
 use super::rules::{
-    RuleResult, anycast, ipinstance, network, nodeinfo, pod, remote_subnet, service_advertisement,
-    service_pool, subnet,
+    RuleResult, agent_settings, anycast, ipinstance, network, nodeinfo, pod, remote_subnet,
+    service_advertisement, service_pool, subnet,
 };
 use crate::cluster::ClusterReader;
 use crate::selection::Policy;
@@ -179,6 +179,7 @@ impl<V: ClusterReader> Reviewer<V> {
             (ReviewKind::Validate, MULTICLUSTER_GROUP, "RemoteSubnet") => {
                 self.remote_subnet(request, client).await
             }
+            (ReviewKind::Validate, OWN_GROUP, "AgentSettings") => self.agent_settings(request, client).await,
             (_, "", "Pod") if request.operation == Operation::Create => self.pod(kind, request, client).await,
             // The request comes from a webhook configuration with additional rules.
             _ => Ok(ReviewResponse::default()),
@@ -335,6 +336,25 @@ impl<V: ClusterReader> Reviewer<V> {
             Ok(match change {
                 Change::Create(new) => remote_subnet::create(new, &facts),
                 Change::Update(old, new) => remote_subnet::update(old, new, &facts),
+                Change::Delete(_) => Ok(()),
+            })
+        })
+        .await
+    }
+
+    async fn agent_settings(
+        &self,
+        request: &AdmissionRequest<DynamicObject>,
+        client: &Client,
+    ) -> Result<ReviewResponse, ReviewError> {
+        judge::<AgentSettingsSpec, AgentSettings>(request, async |change| {
+            let facts = match &change {
+                Change::Delete(_) => return Ok(Ok(())),
+                _ => self.reader(client).await.for_agent_settings().await?,
+            };
+            Ok(match change {
+                Change::Create(new) => agent_settings::create(new, &facts),
+                Change::Update(old, new) => agent_settings::update(old, new, &facts),
                 Change::Delete(_) => Ok(()),
             })
         })
@@ -504,7 +524,7 @@ fn texts(faults: &[Fault]) -> String {
 
 /// The kind as a metric label. A label must not have arbitrary values from a request.
 fn known_kind(request: &AdmissionRequest<DynamicObject>) -> &'static str {
-    const KNOWN: [&str; 9] = [
+    const KNOWN: [&str; 10] = [
         "Network",
         "Subnet",
         "IPInstance",
@@ -513,6 +533,7 @@ fn known_kind(request: &AdmissionRequest<DynamicObject>) -> &'static str {
         "ServiceAdvertisement",
         "AnycastAddress",
         "RemoteSubnet",
+        "AgentSettings",
         "Pod",
     ];
     KNOWN.into_iter().find(|kind| *kind == request.kind.kind).unwrap_or("unknown")

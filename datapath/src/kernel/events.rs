@@ -52,6 +52,11 @@ impl Events {
         Events::listen(socket, &GROUPS, RECEIVE_BUFFER)
     }
 
+    /// Replaces the filter: whether notifications about routes of other programs pass.
+    pub(super) fn filter_routes(&self, own_port: u32, all_routes: bool) -> io::Result<()> {
+        self.attach(&filter(own_port, all_routes))
+    }
+
     /// Listens for changes of the agent's nftables tables, and for new chains of all programs.
     /// Notifications caused by `own_ports` are dropped.
     pub(super) fn open_nftables(own_ports: [u32; 2]) -> io::Result<Events> {

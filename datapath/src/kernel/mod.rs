@@ -48,7 +48,8 @@ pub struct KernelConfig {
     /// The addresses of the last plan of the last run. Kernels before 5.18 do not record the
     /// program that added an address.
     pub addresses: BTreeSet<IpAddr>,
-    /// Addresses whose links are reported ([`KernelHost::reached`]).
+    /// Addresses whose links are reported ([`KernelHost::reached`]), until
+    /// [`KernelHandle::set_reach`].
     pub reach: BTreeSet<IpAddr>,
 }
 
@@ -248,6 +249,7 @@ type Reply<T> = oneshot::Sender<T>;
 /// Commands that are handled in order.
 enum Command {
     Host(Reply<KernelHost>),
+    Reach(BTreeSet<IpAddr>, Reply<()>),
     SetPlan(SharedPlan, Reply<Result<Applied, KernelError>>),
     SetPods(Vec<PodPlan>, Reply<Result<Vec<PodFault>, KernelError>>),
     Learned(Vec<LearnedRoute>, Reply<Result<(), KernelError>>),
@@ -311,6 +313,11 @@ impl KernelHandle {
     /// The host as input of the planner, from the owner's record.
     pub async fn host(&self) -> Result<KernelHost, KernelError> {
         self.request(Command::Host).await
+    }
+
+    /// Replaces the addresses whose links [`KernelHandle::host`] reports.
+    pub async fn set_reach(&self, reach: BTreeSet<IpAddr>) -> Result<(), KernelError> {
+        self.request(|reply| Command::Reach(reach, reply)).await
     }
 
     /// Brings the kernel to the plan: rules, routes, NAT and sysctls.

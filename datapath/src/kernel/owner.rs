@@ -135,6 +135,8 @@ pub(super) struct Owner {
     link_faults: BTreeMap<String, String>,
     default_link: Option<u32>,
     reach: BTreeSet<IpAddr>,
+    /// Whether notifications about all routes pass the socket's filter.
+    routes_pass: bool,
     reached: BTreeMap<IpAddr, u32>,
     /// Next hops of the default routes in the main table, with their links.
     gateways: BTreeSet<(IpFamily, Hop)>,
@@ -199,6 +201,7 @@ impl Owner {
             found_neighbours: neighbours,
             link_faults: BTreeMap::new(),
             default_link: None,
+            routes_pass: !config.reach.is_empty(),
             reach: config.reach,
             reached: BTreeMap::new(),
             gateways,
@@ -309,6 +312,7 @@ impl Owner {
                         None => return,
                     },
                 }
+                self.filter_routes(events.get_ref());
                 if self.unsure
                     && let Err(error) = self.rescan()
                 {
@@ -349,6 +353,10 @@ impl Owner {
         match command {
             Command::Host(reply) => {
                 let _ = reply.send(self.host());
+            }
+            Command::Reach(reach, reply) => {
+                self.set_reach(reach);
+                let _ = reply.send(());
             }
             Command::SetPlan(plan, reply) => {
                 let result = self.set_plan(plan);

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 
 use netlink_sys::{Socket, SocketAddr};
+use socket2::{SockFilter, SockRef};
 use tokio::io::unix::AsyncFd;
 
 use super::message::{self, Message};
@@ -46,6 +47,11 @@ impl Events {
         let _ = rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, receive_buffer);
         socket.set_non_blocking(true)?;
         Ok(Events { socket, buffer: Vec::with_capacity(64 << 10) })
+    }
+
+    /// Replaces the socket's filter.
+    pub(crate) fn attach(&self, filter: &[SockFilter]) -> io::Result<()> {
+        SockRef::from(&self.socket).attach_filter(filter)
     }
 
     /// Registers the socket with the current runtime.

@@ -13,7 +13,7 @@ const HEAD: &str = "\
 
 <!-- Written by `cargo lab docs` from agent/src/config.rs: edit that. -->
 
-The file is `/etc/trunkline/agent.yaml`, or the argument of `trunkline agent --config`. It is YAML, and the agent reads it only at its start. Every field is optional, and an empty file is
+The file is `/etc/trunkline/agent.yaml`, or the argument of `trunkline agent --config`. It is YAML, and the agent reads it only at its start. [AgentSettings](agent-settings.md) set some fields by node label. Every field is optional, and an empty file is
 valid. The agent refuses an unknown field, or a value out of range, and names the field and the fix; `trunkline agent --check` does the same
 without a start. **required** means: required if its section exists. [agent.example.yaml](agent.example.yaml) explains every field. Networks, subnets and peers are
 [resources](crds.md), not configuration.

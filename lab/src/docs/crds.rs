@@ -16,7 +16,7 @@ const HEAD: &str = "\
 
 Networks, Subnets, IPInstances and NodeInfos are hybridnet's, field for field, with additional fields of Trunkline. The kinds of `multicluster.alibaba.com` are hybridnet's too:
 [Several clusters](multi-cluster.md#fields) lists the fields that have an effect. The kinds of `trunkline.io` are Trunkline's own: [Services](services.md#service-addresses) explains them.
-In a cluster all are custom resources ([deploy/crds](../deploy/crds)). On a host without a cluster, Networks, Subnets, NodeInfos, RemoteSubnets, RemoteVteps and AnycastAddresses are files in the folder of manifests ([examples](manifests/), [configuration](config.md)). The rules of the API server below also apply to files, except rules about changes.
+In a cluster all are custom resources ([deploy/crds](../deploy/crds)). On a host without a cluster, Networks, Subnets, NodeInfos, RemoteSubnets, RemoteVteps, AnycastAddresses and AgentSettings are files in the folder of manifests ([examples](manifests/), [configuration](config.md)). The rules of the API server below also apply to files, except rules about changes.
 
 In the tables `[]` is any element of a list and `.*` any key of a map. **required** means: required if the object around it exists. A field without a default is
 optional: its text describes the effect, and a missing boolean is `false` unless the text has another default. `kubectl explain network.spec.config` prints the same texts. The

@@ -387,6 +387,7 @@ impl Cluster {
             ("serviceaddresses.yaml", vec!["get", "serviceaddresses", "-o", "yaml"]),
             ("serviceadvertisements.yaml", vec!["get", "serviceadvertisements", "-o", "yaml"]),
             ("anycastaddresses.yaml", vec!["get", "anycastaddresses", "-o", "yaml"]),
+            ("agentsettings.yaml", vec!["get", "agentsettings", "-o", "yaml"]),
             ("nodeservices.yaml", vec!["get", "nodeservices", "-o", "yaml"]),
         ] {
             // The API server may be down, or may not have these kinds. A partial answer is still

@@ -12,8 +12,8 @@
 //! - If two objects contradict each other, the later one is at fault.
 //! - Objects of remote clusters are checked by the planner ([`crate::plan::remote`]). Until their
 //!   kinds have been listed, the versions in force stay.
-//! - A ServicePool, ServiceAdvertisement or AnycastAddress is checked alone. While its kind has not
-//!   been listed, the versions in force stay. Pods never wait for these kinds.
+//! - A ServicePool, ServiceAdvertisement, AnycastAddress or AgentSettings is checked alone. While its
+//!   kind has not been listed, the versions in force stay. Pods never wait for these kinds.
 //! - A Network or Subnet that is deleted while pods of this node have its addresses stays until
 //!   these pods are gone.
 //!
@@ -24,8 +24,8 @@ use std::str::Utf8Error;
 use std::sync::Arc;
 
 use trunkline_api::resources::{
-    AnycastAddress, BgpPeer, Network, NodeInfo, ObjectMeta, Secret, SecretKeyRef, ServiceAdvertisement,
-    ServicePool, Subnet,
+    AgentSettings, AnycastAddress, BgpPeer, Network, NodeInfo, ObjectMeta, Secret, SecretKeyRef,
+    ServiceAdvertisement, ServicePool, Subnet,
 };
 use trunkline_api::validate::{self, Fault, ObjectSource};
 
@@ -63,6 +63,10 @@ pub struct Objects {
     pub advertisements: BTreeMap<String, ServiceAdvertisement>,
     /// By name.
     pub anycast: BTreeMap<String, AnycastAddress>,
+    /// By name.
+    pub agent_settings: BTreeMap<String, AgentSettings>,
+    /// Whether AgentSettings were listed, or their kind is missing.
+    pub settings_listed: bool,
     /// Whether ServicePools and ServiceAdvertisements were listed, or their kinds are missing.
     pub services_listed: bool,
     /// Whether AnycastAddresses were listed, or their kind is missing.
@@ -158,6 +162,11 @@ pub fn assemble(
         }
     }
     let services = services(objects, running.map(|running| &running.services), &mut faults);
+    let settings = running.map(|running| running.agent_settings.clone()).unwrap_or_default();
+    let agent_settings = match objects.settings_listed {
+        true => each_valid("AgentSettings", objects, &objects.agent_settings, &settings, &mut faults),
+        false => settings,
+    };
     Assembled {
         snapshot: Snapshot {
             labels: objects.labels.clone(),
@@ -167,6 +176,7 @@ pub fn assemble(
             overlay_pods: objects.overlay_pods.clone(),
             remote: remote(objects, running),
             services,
+            agent_settings,
             files: Vec::new(),
         },
         faults: faults.into_iter().collect(),
@@ -280,6 +290,18 @@ impl CheckedAlone for AnycastAddress {
 
     fn faults(&self) -> Vec<Fault> {
         validate::validate_anycast(self, ObjectSource::ApiServer).err().unwrap_or_default()
+    }
+}
+
+impl CheckedAlone for AgentSettings {
+    fn metadata(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+
+    fn remove_status(&mut self) {}
+
+    fn faults(&self) -> Vec<Fault> {
+        validate::validate_agent_settings(self).err().unwrap_or_default()
     }
 }
 

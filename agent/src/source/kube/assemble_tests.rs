@@ -346,3 +346,39 @@ fn a_command_from_the_api_server_is_refused() {
         assembled.faults
     );
 }
+
+fn agent_settings(name: &str, config: Value) -> (String, AgentSettings) {
+    let object = serde_json::from_value(json!({
+        "apiVersion": "trunkline.io/v1alpha1", "kind": "AgentSettings", "metadata": meta(name, 1),
+        "spec": {"config": config},
+    }));
+    (name.to_owned(), object.unwrap())
+}
+
+#[test]
+fn a_bad_agent_settings_keeps_its_version_in_force() {
+    let with = |config: Value| Objects {
+        agent_settings: [agent_settings("a", config), agent_settings("b", json!({"maxPaths": 4}))].into(),
+        settings_listed: true,
+        ..good()
+    };
+    let mtu = |assembled: &Assembled| {
+        let settings = &assembled.snapshot.agent_settings;
+        assert_eq!(settings.last().map(AgentSettings::name), Some("b"));
+        settings.iter().find_map(|one| one.spec.config.pod_mtu)
+    };
+    let before = look(&with(json!({"podMTU": 1400})), None);
+    assert_eq!((mtu(&before), before.faults.len()), (Some(1400), 0));
+    let bad = look(&with(json!({"podMTU": 1300, "vlanInterfaces": ["/eth[/"]})), Some(&before.snapshot));
+    assert_eq!(mtu(&bad), Some(1400), "the version in force stays");
+    let words = "AgentSettings a: spec.config.vlanInterfaces[0]: /eth[/ is no regular expression";
+    assert!(bad.faults.len() == 1 && bad.faults[0].starts_with(words), "{:?}", bad.faults);
+    let new = look(&with(json!({"podMTU": 100})), None);
+    assert_eq!((mtu(&new), new.faults.len()), (None, 1), "a new object with a fault has no effect");
+    let unlisted = look(&good(), Some(&before.snapshot));
+    assert_eq!(mtu(&unlisted), Some(1400), "after a restart from the cache");
+    assert_eq!(
+        look(&Objects { settings_listed: true, ..good() }, Some(&before.snapshot)).snapshot.agent_settings,
+        []
+    );
+}

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use trunkline_api::resources::{
-    AnycastAddress, Network, NodeInfo, Secret, ServiceAdvertisement, ServicePool, Subnet,
+    AgentSettings, AnycastAddress, Network, NodeInfo, Secret, ServiceAdvertisement, ServicePool, Subnet,
 };
 
 use super::instances::{ObjectName, Row};
@@ -48,6 +48,9 @@ struct Contents {
     faulty_advertisements: bool,
     #[serde(default)]
     anycast_addresses: Vec<AnycastAddress>,
+    // Versions without AgentSettings wrote no such field.
+    #[serde(default)]
+    agent_settings: Vec<AgentSettings>,
     /// The TCP-MD5 keys: name of the Network, index of the peer, key. The resources are stored
     /// without their secrets.
     passwords: Vec<(String, usize, String)>,
@@ -121,6 +124,7 @@ pub fn read(path: &Path, node: &str) -> Result<Option<Remembered>, CacheError> {
         service_advertisements,
         faulty_advertisements,
         anycast_addresses,
+        agent_settings,
         passwords,
         instances,
     } = contents;
@@ -152,6 +156,7 @@ pub fn read(path: &Path, node: &str) -> Result<Option<Remembered>, CacheError> {
         overlay_pods: placed,
         remote: remote.map(Arc::new),
         services,
+        agent_settings,
         files: Vec::new(),
     };
     Ok(Some(Remembered { snapshot, instances }))
@@ -183,6 +188,7 @@ pub fn write(path: &Path, node: &str, remembered: Remembered) -> Result<(), Cach
         service_advertisements: snapshot.services.advertisements,
         faulty_advertisements: snapshot.services.faulty_advertisements,
         anycast_addresses: snapshot.services.anycast,
+        agent_settings: snapshot.agent_settings,
         passwords,
         instances,
     };
@@ -258,6 +264,7 @@ mod tests {
                     anycast_known: true,
                     ..ServiceObjects::default()
                 },
+                agent_settings: vec![own("AgentSettings", serde_json::json!({"config": {"podMTU": 1400}}))],
                 ..Snapshot::default()
             },
             instances: vec![(

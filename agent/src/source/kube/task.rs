@@ -29,9 +29,9 @@ use tokio::time::Instant;
 use trunkline_api::kube::{Kind, Lenient, Object, node_addresses};
 use trunkline_api::names::label;
 use trunkline_api::resources::{
-    AnycastAddress, AnycastAddressSpec, IPInstance, IPInstanceSpec, Network, NetworkSpec, NetworkType,
-    NodeAction, NodeInfo, NodeInfoSpec, ServiceAdvertisement, ServiceAdvertisementSpec, ServicePool,
-    ServicePoolSpec, Subnet, SubnetSpec,
+    AgentSettings, AgentSettingsSpec, AnycastAddress, AnycastAddressSpec, IPInstance, IPInstanceSpec,
+    Network, NetworkSpec, NetworkType, NodeAction, NodeInfo, NodeInfoSpec, ServiceAdvertisement,
+    ServiceAdvertisementSpec, ServicePool, ServicePoolSpec, Subnet, SubnetSpec,
 };
 
 use super::assemble::{Assembled, Objects, SecretState, assemble, secrets};
@@ -65,6 +65,7 @@ const ADDRESSES: &str = "node's addresses";
 const POOLS: &str = "servicepools";
 const ADVERTISEMENTS: &str = "serviceadvertisements";
 const ANYCAST: &str = "anycastaddresses";
+const SETTINGS: &str = "agentsettings";
 
 /// A change from one of the watches.
 enum ObjectChange {
@@ -77,6 +78,7 @@ enum ObjectChange {
     Pools(Change<Lenient<ServicePoolSpec>>),
     Advertisements(Change<Lenient<ServiceAdvertisementSpec>>),
     Anycast(Change<Lenient<AnycastAddressSpec>>),
+    Settings(Change<Lenient<AgentSettingsSpec>>),
     RemoteSubnets(remote::SubnetChange),
     RemoteVteps(remote::VtepChange),
     /// The index of this node's IPInstances has changed. True: after a new list.
@@ -127,6 +129,8 @@ struct Task {
     node_known: bool,
     /// Whether the watch of the Node has whole objects, and not only metadata.
     node_full: Option<bool>,
+    /// Whether AgentSettings were listed, or their watch failed.
+    settings_answered: bool,
     /// The last input of the services task about the Node.
     node_input: Option<NodeInput>,
     /// Overlay: address and node of each IPInstance, by namespace and name.
@@ -151,6 +155,7 @@ pub async fn follow(start: TaskDependencies) {
         ignored: BTreeMap::new(),
         node_known: false,
         node_full: None,
+        settings_answered: false,
         node_input: None,
         overlay: BTreeMap::new(),
         running: None,
@@ -259,6 +264,7 @@ impl Task {
             Selector::default(),
             ObjectChange::RemoteSubnets,
         );
+        self.watch_optional(SETTINGS, ObjectChange::Settings);
         if self.start.services.is_some() {
             self.watch_optional(POOLS, ObjectChange::Pools);
             self.watch_optional(ADVERTISEMENTS, ObjectChange::Advertisements);
@@ -409,6 +415,12 @@ impl Task {
                 let same = |one: &AnycastAddress, other: &AnycastAddress| one.spec == other.spec;
                 take(change, &mut objects.anycast, &mut objects.unreadable, ignored, same)
             }
+            ObjectChange::Settings(change) => {
+                // The first snapshot of a node without a cache waits for this answer.
+                let is_first = !std::mem::replace(&mut self.settings_answered, true);
+                let same = |one: &AgentSettings, other: &AgentSettings| one.spec == other.spec;
+                take(change, &mut objects.agent_settings, &mut objects.unreadable, ignored, same) || is_first
+            }
             ObjectChange::RemoteSubnets(change) => {
                 remote::take_subnets(change, &mut objects.remote, &mut objects.unreadable)
             }
@@ -533,6 +545,8 @@ impl Task {
     }
 
     /// Whether all inputs of a snapshot are known. The objects for service addresses are not needed.
+    /// AgentSettings are needed only for the first snapshot, and only if their watch does not fail:
+    /// otherwise a new node would use agent.yaml's links for a moment.
     fn is_whole(&self) -> bool {
         let health = self.start.cluster.health();
         let mut needed = vec![NETWORKS, SUBNETS, INSTANCES];
@@ -540,6 +554,7 @@ impl Task {
             needed.extend([NODES, OVERLAY]);
         }
         self.node_known
+            && (self.settings_answered || self.running.is_some())
             && needed.iter().all(|name| health.was_listed(name))
             && self.objects.secrets.values().all(|known| *known != SecretState::Unknown)
     }
@@ -565,6 +580,7 @@ impl Task {
         let health = self.start.cluster.health();
         self.objects.services_listed = health.was_listed(POOLS) && health.was_listed(ADVERTISEMENTS);
         self.objects.anycast_listed = health.was_listed(ANYCAST);
+        self.objects.settings_listed = health.was_listed(SETTINGS);
         self.objects.remote_listed = health.was_listed(remote::SUBNETS)
             && (!self.watches.contains_key(remote::VTEPS) || health.was_listed(remote::VTEPS));
         let Assembled { snapshot, mut faults } = {

@@ -17,6 +17,7 @@
 //! the harm: it uses the object that it saw first. Only the creation of an IPInstance allocates an
 //! address.
 
+pub mod agent_settings;
 pub mod anycast;
 pub mod ipinstance;
 pub mod network;
@@ -31,7 +32,7 @@ pub mod subnet;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use trunkline_api::resources::{IPInstance, Network, ServiceAddress, ServicePool, Subnet};
+use trunkline_api::resources::{AgentSettings, IPInstance, Network, ServiceAddress, ServicePool, Subnet};
 use trunkline_api::validate::Fault;
 
 use self::remote_subnet::RemotePrefix;
@@ -52,6 +53,8 @@ pub struct Facts {
     pub instances: Vec<IPInstance>,
     /// ServicePools; none if the API server does not have the kind.
     pub service_pools: Vec<ServicePool>,
+    /// AgentSettings.
+    pub agent_settings: Vec<AgentSettings>,
     /// ServiceAddresses.
     pub claims: Vec<ServiceAddress>,
     /// The Nodes with their addresses.

@@ -22,6 +22,7 @@ use ipnet::IpNet;
 use super::super::scan::Neighbours;
 use super::super::topology::LinkState;
 use super::{KernelError, Owner, Reason, Request};
+use crate::netlink::events::Events;
 use crate::netlink::objects::{self, LinkInfo};
 use crate::netlink::vxlan::{self, VxlanInfo};
 use crate::netlink::{Batch, BatchResult, Refusal};
@@ -371,6 +372,22 @@ impl Owner {
         self.reached.extend(found);
         let links = &self.topology.links;
         self.reached.retain(|_, link| links.contains_key(link));
+    }
+
+    /// Replaces the configured addresses. The next [`Owner::host`] looks up their links.
+    pub(super) fn set_reach(&mut self, reach: BTreeSet<IpAddr>) {
+        self.reached.retain(|address, _| reach.contains(address));
+        self.reach = reach;
+    }
+
+    /// Adapts the filter of the notifications: all routes pass while there are configured addresses.
+    pub(super) fn filter_routes(&mut self, events: &Events) {
+        let wanted = !self.reach.is_empty();
+        if std::mem::replace(&mut self.routes_pass, wanted) != wanted
+            && let Err(error) = events.filter_routes(self.connection.port(), wanted)
+        {
+            self.fault(Reason::Netlink, format!("the filter of notifications: {error}"));
+        }
     }
 
     /// Reports a route of another program that moved a configured address to another link.

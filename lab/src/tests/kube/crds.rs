@@ -55,8 +55,9 @@ const OWN: &[(&str, &str)] = &[
 /// hybridnet's only manifest about several clusters. Its fields are older than hybridnet's CRD.
 const OLD_REMOTE_CLUSTER: &str = include_str!("../../../../api/tests/fixtures/remotecluster-sample.yaml");
 
-/// The page whose examples the server accepts.
-const SERVICES: &str = include_str!("../../../../docs/services.md");
+/// The pages whose examples the server accepts.
+const PAGES: [&str; 2] =
+    [include_str!("../../../../docs/services.md"), include_str!("../../../../docs/agent-settings.md")];
 
 fn on_a_server(context: &Lab) -> Result<Verdict> {
     cluster(context, "crds", |cluster| {
@@ -64,9 +65,9 @@ fn on_a_server(context: &Lab) -> Result<Verdict> {
         for (name, text) in DOCUMENTED.iter().chain(OWN) {
             documented(cluster, text).with_context(|| (*name).to_owned())?;
         }
-        let examples = SERVICES.split("```yaml\n").skip(1);
+        let examples = PAGES.iter().flat_map(|page| page.split("```yaml\n").skip(1));
         for example in examples.filter_map(|rest| rest.split("```").next()) {
-            documented(cluster, example).with_context(|| format!("docs/services.md: {example}"))?;
+            documented(cluster, example).with_context(|| format!("the example {example}"))?;
         }
         let mut spoken = BTreeSet::new();
         let mut refused = 0;

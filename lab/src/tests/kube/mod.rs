@@ -22,6 +22,7 @@ mod overlay;
 mod own_node;
 mod racks;
 mod restored;
+mod settings;
 mod storm;
 mod tenancy;
 mod twice;
@@ -59,6 +60,7 @@ pub(super) const TESTS: &[&[Test]] = &[
     own_node::TESTS,
     racks::TESTS,
     restored::TESTS,
+    settings::TESTS,
     tenancy::TESTS,
     twice::TESTS,
     unsupported::TESTS,
@@ -87,15 +89,19 @@ fn api(cluster: &Cluster, kind: &str, namespace: Option<&str>) -> Api<DynamicObj
         "Pod" | "Node" | "Namespace" | "Service" => ("", "v1"),
         "EndpointSlice" => ("discovery.k8s.io", "v1"),
         "RemoteCluster" | "RemoteSubnet" => ("multicluster.alibaba.com", "v1"),
-        "ServicePool" | "ServiceAddress" | "ServiceAdvertisement" | "AnycastAddress" | "NodeServices" => {
-            (OWN_GROUP, OWN_VERSION)
-        }
+        "ServicePool"
+        | "ServiceAddress"
+        | "ServiceAdvertisement"
+        | "AnycastAddress"
+        | "NodeServices"
+        | "AgentSettings" => (OWN_GROUP, OWN_VERSION),
         _ => ("networking.alibaba.com", "v1"),
     };
     let gvk = GroupVersionKind::gvk(group, version, kind);
     let resource = match kind {
         "NodeInfo" => ApiResource::from_gvk_with_plural(&gvk, "nodeinfoes"),
         "NodeServices" => ApiResource::from_gvk_with_plural(&gvk, "nodeservices"),
+        "AgentSettings" => ApiResource::from_gvk_with_plural(&gvk, "agentsettings"),
         _ => ApiResource::from_gvk(&gvk),
     };
     match kind {

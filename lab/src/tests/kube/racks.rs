@@ -87,6 +87,14 @@ const UNSEEN: &[Unseen] = &[
     ),
 ];
 
+/// The webhook compares it with the other AgentSettings. The value is the default.
+const SETTINGS: &str = "
+apiVersion: trunkline.io/v1alpha1
+kind: AgentSettings
+metadata: { name: patient }
+spec: { config: { readiness: { timeoutSeconds: 30 } } }
+";
+
 /// Additional objects: some with hybridnet's finalizer, and a node in no Network.
 const FRINGE: &str = "
 apiVersion: networking.alibaba.com/v1
@@ -191,6 +199,7 @@ impl Racks<'_> {
         replicas.wait_leader(cluster)?;
         let [one, other] = replicas.webhooks()[..] else { bail!("two replicas") };
         webhook::register(cluster, &mut replicas, one, other)?;
+        cluster.apply(SETTINGS)?;
         for node in self.fabric.topology.with_image(Image::Node) {
             client::wait_established(self.fabric.host(node)?, PATIENCE)?;
         }

@@ -122,6 +122,66 @@ fn instance(name: &str, ip: &str, network: &str, subnet: &str, pod: &str, node: 
     )
 }
 
+/// An AgentSettings for the nodes of a rack.
+fn settings(name: &str, rack: &str, priority: u32, config: Value) -> Value {
+    json!({
+        "apiVersion": "trunkline.io/v1alpha1", "kind": "AgentSettings", "metadata": {"name": name},
+        "spec": {"nodeSelector": {"matchLabels": {"network": rack}}, "priority": priority, "config": config},
+    })
+}
+
+/// Cases for a cluster with the AgentSettings `rack1`, which sets `podMTU`.
+fn of_settings() -> Vec<Rule> {
+    let new = |rack: &str, priority: u32, config: Value| Create(settings("new", rack, priority, config));
+    vec![
+        rule(
+            "AgentSettings: fields and values of agent.yaml",
+            vec![
+                new("rack2", 0, json!({})),
+                new(
+                    "rack2",
+                    1000,
+                    json!({"podMTU": 1280, "vlanInterfaces": ["/^eth[0-9]+$/", "can-reach=10.0.0.1"]}),
+                ),
+            ],
+            vec![
+                (new("rack2", 0, json!({"podMTU": 100})), "spec.config.podMTU"),
+                (
+                    new("rack2", 0, json!({"vlanInterfaces": ["/eth"]})),
+                    "vlanInterfaces: an entry is not a link",
+                ),
+                (
+                    new("rack2", 0, json!({"vlanInterfaces": ["bond0", "/eth[/"]})),
+                    "spec.config.vlanInterfaces[1]: /eth[/ is no regular expression: unclosed character class: write",
+                ),
+                (new("rack2", 1001, json!({})), "spec.priority"),
+                (
+                    Change(
+                        "AgentSettings",
+                        "rack1",
+                        json!({"spec": {"config": {"kernelLimits": {"neighbours": -1}}}}),
+                    ),
+                    "spec.config.kernelLimits.neighbours",
+                ),
+            ],
+        ),
+        rule(
+            "AgentSettings: one of a priority for a field of a node",
+            vec![
+                new("rack1", 100, json!({"maxPaths": 8})),
+                new("rack1", 101, json!({"podMTU": 1300})),
+                new("rack2", 100, json!({"podMTU": 1300})),
+                Change("AgentSettings", "rack1", json!({"spec": {"config": {"podMTU": 1300}}})),
+                Delete("AgentSettings", "rack1"),
+            ],
+            vec![(
+                new("rack1", 100, json!({"podMTU": 1300})),
+                "spec.priority: 100 is also the priority of AgentSettings rack1, and both set podMTU on node n1",
+            )],
+        ),
+    ]
+}
+
 /// Rules with cases in two parts. The test creates further objects between the parts.
 const ONE_OVERLAY: &str = "one Overlay";
 const ONE_GLOBAL: &str = "one GlobalBGP";
@@ -571,6 +631,8 @@ pub(super) fn run(cluster: &Cluster) -> Result<String> {
         create(cluster, &object(kind, name, spec), false).with_context(|| name.to_owned())?;
     }
     let mut seen = Vec::new();
+    create(cluster, &settings("rack1", "rack1", 100, json!({"podMTU": 1400})), false)?;
+    attempt(cluster, of_settings(), &mut seen)?;
     attempt(cluster, first(), &mut seen)?;
     create(cluster, &object("Network", "overlay", overlay()), false)?;
     attempt(cluster, vec![rule(REMOTE, vec![Delete("Network", "overlay")], vec![])], &mut seen)?;
