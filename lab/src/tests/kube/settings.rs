@@ -65,7 +65,7 @@ impl Node<'_> {
 
     /// How often the sessions went down in this run of the agent.
     fn flaps(&self) -> Result<Vec<u64>> {
-        PEERS.iter().map(|peer| Ok(u64::from(self.bed.peer(peer)?.flaps))).collect()
+        PEERS.iter().map(|peer| Ok(self.bed.peer(peer)?.flaps)).collect()
     }
 
     fn label(&self, label: &str) -> Result<()> {
