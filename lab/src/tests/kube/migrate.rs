@@ -165,6 +165,8 @@ fn overlay(context: &Lab) -> Result<Verdict> {
         page.add_program("trunkline", &context.product()?.join("trunkline"))?;
         let it = Migration { cluster, fabric, nodes };
         hybridnet::install(cluster, &hybridnet::OVERLAY)?;
+        // The policies are the subject of kube/migrate.
+        cluster.kubectl(["delete", "networkpolicies", "--all", "--all-namespaces"])?;
         hybridnet::give_addresses(cluster, &hybridnet::OVERLAY)?;
         let before = hybridnet::addresses(cluster)?;
         let auditor = AddressAuditor::open(cluster)?;
@@ -207,8 +209,9 @@ fn overlay(context: &Lab) -> Result<Verdict> {
     })
 }
 
-/// Values of hybridnet's release with the defaults of its chart, for two nodes.
-const OVERLAY_VALUES: &str = "manager: {replicas: 2}\nwebhook: {replicas: 1}\n";
+/// Values of hybridnet's release with the defaults of its chart, for two nodes without a default route.
+const OVERLAY_VALUES: &str =
+    "daemon: {preferVxlanInterfaces: eth1}\nmanager: {replicas: 2}\nwebhook: {replicas: 1}\n";
 /// There are no BGP sessions.
 const WAIT_SESSIONS: &str =
     "kubectl wait nodeinfo $NODE --for=jsonpath='{.status.peers[0].state}'=Established --timeout=2m";
