@@ -20,6 +20,7 @@ use crate::kube::Cluster;
 use crate::kube::auditor::AddressAuditor;
 use crate::kube::hybridnet::{FELIX_PACKAGES, Felix};
 use crate::kube::kubelet::Observer;
+use crate::kube::pods::Pretended;
 use crate::kube::workloads::Nodes;
 use crate::pinger::{Flow, Pinger};
 use crate::progress::say;
@@ -165,6 +166,11 @@ fn overlay(context: &Lab) -> Result<Verdict> {
         page.add_program("trunkline", &context.product()?.join("trunkline"))?;
         let it = Migration { cluster, fabric, nodes };
         hybridnet::install(cluster, &hybridnet::OVERLAY)?;
+        for (node, address) in NODES.into_iter().zip([[10, 1, 0, 11], [10, 1, 0, 12]]) {
+            // The webhook admits no other end of a tunnel.
+            let pretended = Pretended::new(cluster.client());
+            cluster.wait(pretended.addresses(node, &[address.into()]))?;
+        }
         // The policies are the subject of kube/migrate.
         cluster.kubectl(["delete", "networkpolicies", "--all", "--all-namespaces"])?;
         hybridnet::give_addresses(cluster, &hybridnet::OVERLAY)?;
