@@ -169,9 +169,16 @@ fn difference(state: &ControllerState) -> Option<Difference> {
         return None;
     }
     let wanted = wanted(state);
-    let gone = remote.bound.iter().filter(|(key, _)| !wanted.contains_key(key));
-    let gone = gone.map(|(key, _)| key.clone()).collect();
-    let writes = wanted.into_iter().filter(|(key, row)| remote.bound.get(key) != Some(row)).collect();
+    // The API server refuses another address type: the object is deleted first, and written anew
+    // after the event of its deletion.
+    let is_gone = |key: &Key, row: &BoundRow| {
+        wanted.get(key).is_none_or(|wanted| wanted.slice.address_type != row.slice.address_type)
+    };
+    let gone = remote.bound.iter().filter(|(key, row)| is_gone(key, row));
+    let gone: Vec<Key> = gone.map(|(key, _)| key.clone()).collect();
+    let is_due = |key: &Key, row: &BoundRow| remote.bound.get(key) != Some(row) && !gone.contains(key);
+    let writes = wanted.iter().filter(|(key, row)| is_due(key, row));
+    let writes = writes.map(|(key, row)| (key.clone(), row.clone())).collect();
     Some(Difference { writes, gone })
 }
 
@@ -342,6 +349,16 @@ mod tests {
         // What was written is known by the watch, and is not written again.
         state.remote.bound.set(key.clone(), row.clone());
         assert!(difference(state).unwrap().writes.is_empty());
+
+        // The address type of an EndpointSlice is immutable.
+        let mut other = row.clone();
+        other.slice.address_type = "IPv6".to_owned();
+        state.remote.bound.set(key.clone(), other);
+        let replaced = difference(state).unwrap();
+        assert_eq!((replaced.writes.len(), &replaced.gone[..]), (0, std::slice::from_ref(key)));
+        state.remote.bound.remove(key);
+        assert_eq!(difference(state).unwrap().writes.len(), 1);
+        state.remote.bound.set(key.clone(), row.clone());
 
         // Local first.
         state.remote.global.set(web.clone(), service(Some("local")));

@@ -8,35 +8,33 @@
 //! The task writes changes within `COALESCE` together. It writes an object only if the object
 //! differs from its row, so a restart of the controller writes nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{OptionFuture, join_all};
-use futures_util::stream::{self, BoxStream, StreamExt as _};
-use ipnet::IpNet;
+use futures_util::stream::StreamExt as _;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Namespace, ObjectReference, Service};
-use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::core::v1::{Namespace, ObjectReference};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
-use kube::core::PartialObjectMeta;
-use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
-use trunkline_api::kube::{Kind, Lenient};
-use trunkline_api::names::{MULTICLUSTER_API_VERSION, REMOTE_ENDPOINTS_MANAGER, label};
+use trunkline_api::kube::Kind;
+use trunkline_api::names::{MULTICLUSTER_API_VERSION, label};
 use trunkline_api::resources::{
-    Condition, ConditionStatus, NetworkMode, RemoteClusterSpec, RemoteClusterState, RemoteClusterStatus,
-    RemoteEndpointSliceSpec, RemoteSubnetSpec, RemoteVtepSpec,
+    ConditionStatus, NetworkMode, RemoteClusterSpec, RemoteClusterState, RemoteEndpointSliceSpec,
+    RemoteSubnetSpec, RemoteVtepSpec,
 };
 use trunkline_daemon::errors::chain;
 
 use super::client::{PATIENCE, client, patience};
-use super::plan::{Local, Plan, plan};
+use super::plan::{Local, MirroredSubnet, Plan, plan};
 use super::rows::MirroredKind;
-use super::view::{Change, View};
+use super::status::{self, Check, condition, failed, status};
+use super::view::View;
+use super::watches::{Effect, Failures, watch_all};
 use super::{RemoteClusterRow, owner};
 use crate::cluster::ClusterReader as _;
 use crate::events::reason;
@@ -52,22 +50,10 @@ pub(super) const WRITES: usize = 16;
 const IDENTIFY: Duration = Duration::from_secs(30);
 /// The interval between two attempts to write.
 pub(super) const RETRY: Duration = Duration::from_secs(5);
+/// The longest value of a label, in characters.
+const LONGEST_LABEL: usize = 63;
 /// The field manager of the mirrored objects.
 pub(super) const MANAGER: &str = "trunkline-controller";
-
-/// Types of conditions, as in hybridnet where it has them.
-mod condition {
-    /// The API server answers.
-    pub(super) const HEALTHZ: &str = "HealthProbe";
-    /// Neither this cluster nor another RemoteCluster has the UUID.
-    pub(super) const UUID: &str = "UUID";
-    /// Both overlays have the same netID.
-    pub(super) const OVERLAY_NET_ID: &str = "OverlayNetIDMatch";
-    /// No subnet is refused.
-    pub(super) const SUBNETS: &str = "SubnetNonCross";
-    /// Its Services and EndpointSlices are readable. Not in hybridnet.
-    pub(super) const GLOBAL_SERVICES: &str = "GlobalServices";
-}
 
 /// Mirrors a cluster until the task is aborted.
 pub(super) async fn run(
@@ -77,24 +63,35 @@ pub(super) async fn run(
     retention: Option<Duration>,
 ) {
     let mirror = Mirror { name, row, context, retention };
+    if let Some(fault) = name_fault(&mirror.name) {
+        mirror.is_unusable(&fault).await;
+        return std::future::pending().await;
+    }
     let spec = match &mirror.row.spec {
         Ok(spec) => spec.clone(),
         Err(fault) => {
-            mirror.refuse(true);
-            mirror.report(RemoteClusterState::NotReady, None, &[failed(condition::HEALTHZ, fault)]).await;
+            mirror.is_unusable(fault).await;
             return std::future::pending().await;
         }
     };
     match client(&spec).await {
         Ok(client) => mirror.follow(client, patience(&spec)).await,
         Err(fault) => {
-            let text = fault.to_string();
-            mirror.refuse(true);
-            mirror.warn(reason::REMOTE_CLUSTER, text.clone());
-            mirror.report(RemoteClusterState::NotReady, None, &[failed(condition::HEALTHZ, &text)]).await;
+            mirror.is_unusable(&fault.to_string()).await;
             std::future::pending().await
         }
     }
+}
+
+/// The fault of a RemoteCluster's name. Names of mirrored objects begin with it, and two clusters
+/// must not write the same names.
+fn name_fault(name: &str) -> Option<String> {
+    (name.contains('.') || name.len() > LONGEST_LABEL).then(|| {
+        format!(
+            "metadata.name: `{name}` has a dot or more than {LONGEST_LABEL} characters: create the RemoteCluster with \
+             another name"
+        )
+    })
 }
 
 struct Mirror {
@@ -105,60 +102,42 @@ struct Mirror {
     retention: Option<Duration>,
 }
 
-/// The result of a check.
-type Check<'a> = (&'static str, Result<(), &'a str>);
-
-fn failed<'a>(kind: &'static str, text: &'a str) -> Check<'a> {
-    (kind, Err(text))
+/// The deletion of all objects at the end of the retention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Withdrawal {
+    /// Not tried.
+    Pending,
+    /// An attempt failed. The time of the next one.
+    Failed(Instant),
+    /// Complete.
+    Done,
 }
 
-/// An event of a watch, or its failure.
-type Watched = (&'static str, Result<Change, watcher::Error>);
+impl Withdrawal {
+    /// The state after an attempt.
+    fn after(succeeded: bool) -> Withdrawal {
+        if succeeded { Withdrawal::Done } else { Withdrawal::Failed(Instant::now() + RETRY) }
+    }
 
-fn watch<S: Kind>(
-    client: &Client,
-    kind: &'static str,
-    change: fn(Event<Lenient<S>>) -> Change,
-) -> BoxStream<'static, Watched>
-where
-    Lenient<S>: kube::Resource<DynamicType = ()>,
-{
-    let api: Api<Lenient<S>> = Api::all(client.clone());
-    let events = watcher(api, watcher::Config::default()).backoff(Delays::default());
-    events.map(move |event| (kind, event.map(change))).boxed()
-}
-
-/// Kinds for which the user of the RemoteCluster may lack the right.
-const SERVICE: &str = "Service";
-const ENDPOINT_SLICE: &str = "EndpointSlice";
-
-fn watch_services(client: &Client) -> BoxStream<'static, Watched> {
-    let api: Api<PartialObjectMeta<Service>> = Api::all(client.clone());
-    let events = watcher(api, watcher::Config::default()).backoff(Delays::default());
-    events.map(|event| (SERVICE, event.map(Change::Service))).boxed()
-}
-
-/// EndpointSlices, without those with endpoints of remote clusters: these are not mirrored back.
-fn watch_slices(client: &Client) -> BoxStream<'static, Watched> {
-    let ours = format!("{},{}!={REMOTE_ENDPOINTS_MANAGER}", label::SERVICE_NAME, label::MANAGED_BY);
-    let config = watcher::Config::default().labels(&ours).page_size(100);
-    let events = watcher(Api::<EndpointSlice>::all(client.clone()), config).backoff(Delays::default());
-    events.map(|event| (ENDPOINT_SLICE, event.map(Change::Slice))).boxed()
-}
-
-fn is_forbidden(error: &watcher::Error) -> bool {
-    use watcher::Error::{InitialListFailed, WatchFailed, WatchStartFailed};
-    let status = match error {
-        InitialListFailed(kube::Error::Api(status))
-        | WatchStartFailed(kube::Error::Api(status))
-        | WatchFailed(kube::Error::Api(status)) => status,
-        watcher::Error::WatchError(status) => status,
-        _ => return false,
-    };
-    status.code == 403
+    /// The time of the next attempt.
+    fn next(self, away_since: Option<Instant>, retention: Option<Duration>) -> Option<Instant> {
+        let end = away_since?.checked_add(retention?)?;
+        match self {
+            Withdrawal::Pending => Some(end),
+            Withdrawal::Failed(retry) => Some(retry.max(end)),
+            Withdrawal::Done => None,
+        }
+    }
 }
 
 impl Mirror {
+    /// Reports that the RemoteCluster cannot be mirrored before its user changes it.
+    async fn is_unusable(&self, fault: &str) {
+        self.refuse(true);
+        self.warn(reason::REMOTE_CLUSTER, fault.to_owned());
+        self.report(RemoteClusterState::NotReady, None, &[failed(condition::HEALTHZ, fault)]).await;
+    }
+
     /// Mirrors the cluster until the task is aborted.
     async fn follow(&self, client: Client, patience: Duration) {
         // The condition has the time of the first failed request, also after a restart of this
@@ -187,10 +166,10 @@ impl Mirror {
         Instant::now().checked_sub(age)
     }
 
-    async fn retention_over(&self, away_since: Option<Instant>, withdrawn: bool) {
-        match (away_since, self.retention) {
-            (Some(since), Some(retention)) if !withdrawn => sleep_until(since + retention).await,
-            _ => std::future::pending().await,
+    async fn retention_over(&self, away_since: Option<Instant>, withdrawal: Withdrawal) {
+        match withdrawal.next(away_since, self.retention) {
+            Some(at) => sleep_until(at).await,
+            None => std::future::pending().await,
         }
     }
 
@@ -208,15 +187,11 @@ impl Mirror {
         }
     }
 
-    /// The RemoteCluster that is mirrored instead: the first one with this UUID, by name.
+    /// The RemoteCluster that is mirrored instead, because it had this UUID first.
     fn claimed(&self, uuid: &str) -> Option<Arc<str>> {
         let state = self.context.shared.lock();
-        let others = state
-            .remote
-            .clusters
-            .iter()
-            .filter(|(name, row)| **name < self.name && row.status.uuid.as_deref() == Some(uuid));
-        others.map(|(name, _)| Arc::clone(name)).min()
+        let clusters = state.remote.clusters.iter().map(|(name, row)| (name, &row.status));
+        status::other_claim(&self.name, clusters, uuid)
     }
 
     /// Waits until the API server answers with an acceptable UUID.
@@ -226,7 +201,7 @@ impl Mirror {
         patience: Duration,
         away_since: &mut Option<Instant>,
     ) -> String {
-        let (mut delays, mut withdrawn) = (Delays::default(), false);
+        let (mut delays, mut withdrawal) = (Delays::default(), Withdrawal::Pending);
         let mut reported = None;
         loop {
             match uuid(client, patience).await {
@@ -242,17 +217,19 @@ impl Mirror {
                         }
                         let checks = [(condition::HEALTHZ, Ok(())), failed(condition::UUID, &fault)];
                         self.report(RemoteClusterState::NotReady, Some(uuid.clone()), &checks).await;
-                        self.remove_all().await;
-                        self.until_another_claim(&uuid).await;
+                        if self.remove_all().await {
+                            self.until_another_claim(&uuid).await;
+                        } else {
+                            sleep(RETRY).await;
+                        }
                     }
                 },
                 Err(error) => {
                     self.is_away(away_since, &error).await;
                     tokio::select! {
                         () = sleep(delays.next().unwrap_or(IDENTIFY)) => {}
-                        () = self.retention_over(*away_since, withdrawn) => {
-                            self.withdraw().await;
-                            withdrawn = true;
+                        () = self.retention_over(*away_since, withdrawal) => {
+                            withdrawal = self.withdraw(withdrawal).await;
                         }
                     }
                 }
@@ -292,25 +269,15 @@ impl Mirror {
     /// Mirrors the cluster until another UUID is at the address. Returns the time of the first
     /// failed request since the last answer.
     async fn mirror(&self, client: &Client, identity: &str, patience: Duration) -> Option<Instant> {
-        let mut events = stream::select_all([
-            watch(client, "Network", Change::Network),
-            watch(client, "Subnet", Change::Subnet),
-            watch(client, "NodeInfo", Change::Node),
-            watch(client, "IPInstance", Change::Instance),
-            watch_services(client),
-            watch_slices(client),
-        ]);
+        let mut events = watch_all(client);
         let mut view = View::default();
         let mut changed = self.context.shared.lock().remote.changed.subscribe();
         let mut subnets = self.context.shared.changes();
-        // The kinds whose watch failed.
-        let mut failing: BTreeMap<&'static str, String> = BTreeMap::new();
+        let mut failures = Failures::default();
         // The refused subnets that have an event.
         let mut reported = BTreeMap::new();
-        // The error of the watches of Services and EndpointSlices, if a right is missing.
-        let mut refused: Option<String> = None;
         let mut away_since = None;
-        let mut withdrawn = false;
+        let mut withdrawal = Withdrawal::Pending;
         let mut due: Option<Instant> = None;
         // The time of the next comparison of the UUID, after all watches answer.
         let mut verify: Option<Instant> = None;
@@ -318,37 +285,27 @@ impl Mirror {
             let timer = OptionFuture::from(due.map(sleep_until));
             let verification = OptionFuture::from(verify.map(sleep_until));
             tokio::select! {
-                event = events.next() => match event {
-                    Some((kind, Ok(change))) => {
-                        // At the start of a list there is no answer yet.
-                        if matches!(kind, SERVICE | ENDPOINT_SLICE) && !change.is_beginning() {
-                            refused = None;
+                event = events.next() => {
+                    let Some((kind, result)) = event else { return Some(Instant::now()) };
+                    match failures.record(kind, result.as_ref()) {
+                        Effect::Unchanged => {}
+                        Effect::Recovered => verify = Some(Instant::now()),
+                        Effect::Forbidden => tracing::warn!(cluster = %self.name, "{kind}s of a RemoteCluster are not \
+                            readable, so it has no global Services: give its user the rights in docs/multi-cluster.md"),
+                        Effect::Failed => {
+                            verify = None;
+                            self.is_away(&mut away_since, failures.text()).await;
+                            continue;
                         }
-                        if !change.is_beginning() && failing.remove(kind).is_some() && failing.is_empty() {
-                            verify = Some(Instant::now());
-                        }
+                    }
+                    if let Ok(change) = result {
                         view.apply(change);
                     }
-                    // Without the right for these kinds there are no global Services.
-                    Some((kind @ (SERVICE | ENDPOINT_SLICE), Err(error))) if is_forbidden(&error) => {
-                        if refused.replace(chain(&error).to_string()).is_none() {
-                            tracing::warn!(cluster = %self.name, "{kind}s of a RemoteCluster are not \
-                                readable, so it has no global Services: give its user the rights in docs/multi-cluster.md");
-                        }
-                    }
-                    Some((kind, Err(error))) => {
-                        failing.insert(kind, format!("{kind}: {}", chain(&error)));
-                        let text = failing.values().next().cloned().unwrap_or_default();
-                        verify = None;
-                        self.is_away(&mut away_since, &text).await;
-                        continue;
-                    }
-                    None => return Some(Instant::now()),
-                },
+                }
                 Some(()) = verification => match uuid(client, patience).await {
                     Ok(now) if now == identity => {
                         tracing::info!(cluster = %self.name, "the API server of a RemoteCluster answers again");
-                        (verify, away_since, withdrawn) = (None, None, false);
+                        (verify, away_since, withdrawal) = (None, None, Withdrawal::Pending);
                     }
                     // Another cluster answers at this address.
                     Ok(_) => return None,
@@ -360,15 +317,14 @@ impl Mirror {
                 },
                 _ = changed.changed() => {}
                 _ = subnets.changed() => {}
-                () = self.retention_over(away_since, withdrawn) => {
-                    self.withdraw().await;
-                    withdrawn = true;
+                () = self.retention_over(away_since, withdrawal) => {
+                    withdrawal = self.withdraw(withdrawal).await;
                     continue;
                 }
                 Some(()) = timer => {
                     due = None;
                     changed.mark_unchanged();
-                    if !self.write(&view, identity, refused.as_deref(), &mut reported).await {
+                    if !self.write(&view, identity, failures.forbidden(), &mut reported).await {
                         due = Some(Instant::now() + RETRY);
                     }
                     continue;
@@ -381,22 +337,37 @@ impl Mirror {
         }
     }
 
-    /// The prefixes that the subnets must not overlap, and the overlay's netID.
+    /// The prefixes and addresses that have an owner, and the overlay's netID.
     fn local(&self) -> Local {
         let state = self.context.shared.lock();
         let cidr =
             |range: &trunkline_api::resources::AddressRange| range.parse().ok().map(|range| range.cidr);
-        let others = state.cluster.remote_subnets.iter().filter(|(_, row)| row.cluster != self.name);
-        let others: Vec<(String, IpNet)> = others
-            .filter_map(|(name, row)| Some((name.to_string(), cidr(&row.spec.as_ref()?.range)?)))
-            .collect();
-        let own = state.cluster.subnets.iter();
+        let (mut others, mut mirrored) = (Vec::new(), Vec::new());
+        for (name, row) in state.cluster.remote_subnets.iter() {
+            let Some(prefix) = row.spec.as_ref().and_then(|spec| cidr(&spec.range)) else { continue };
+            let subnet = MirroredSubnet { created: row.created, name: name.to_string(), prefix };
+            if row.cluster == self.name { mirrored.push(subnet) } else { others.push(subnet) }
+        }
         let overlay = state.cluster.networks().find(|network| network.mode() == NetworkMode::VXLAN);
+        let mut taken: HashSet<IpAddr> =
+            state.cluster.nodes().flat_map(|(_, node)| node.addresses.iter().copied()).collect();
+        taken.extend(state.remote.cluster_ips.iter().flat_map(|(_, addresses)| addresses));
+        let vteps = state.remote.vteps.iter().filter(|(_, row)| row.cluster != self.name);
+        let vteps = vteps.filter_map(|(_, row)| row.spec.as_ref());
+        let of_vteps = vteps.flat_map(|vtep| vtep.local_ips.iter().chain([&vtep.ip]));
+        let claimed = of_vteps.filter_map(|address| address.parse().ok()).collect();
         Local {
-            subnets: own
+            subnets: state
+                .cluster
+                .subnets
+                .iter()
                 .filter_map(|(name, subnet)| Some((name.to_string(), cidr(&subnet.spec.range)?)))
                 .collect(),
             others,
+            mirrored,
+            taken,
+            claimed,
+            is_unlisted: !state.remote.cluster_ips.is_listed(),
             overlay_net_id: overlay.and_then(|network| network.spec.net_id),
         }
     }
@@ -416,11 +387,7 @@ impl Mirror {
             self.warn(reason::REMOTE_SUBNET_REFUSED, format!("Subnet {name} is not mirrored: {refusal}"));
         }
         reported.clone_from(&plan.refused);
-        let mut done = self.write_kind(&plan.subnets).await & self.write_kind(&plan.vteps).await;
-        // The routes precede the endpoints.
-        if let Some(slices) = &plan.slices {
-            done &= self.write_kind(slices).await;
-        }
+        let done = self.write_all(&plan).await;
         let refused: Vec<String> =
             plan.refused.iter().map(|(name, why)| format!("Subnet {name}: {why}")).collect();
         let refused = refused.join("; ");
@@ -439,9 +406,19 @@ impl Mirror {
         done
     }
 
-    /// Writes the differences of one kind.
-    async fn write_kind<S: MirroredKind>(&self, wanted: &BTreeMap<String, S>) -> bool {
-        let (writes, gone) = {
+    /// Writes all differences. The routes precede the endpoints, and stay until these are gone.
+    /// Returns whether all writes succeeded.
+    async fn write_all(&self, plan: &Plan) -> bool {
+        let mut done = self.put_kind(&plan.subnets).await & self.put_kind(&plan.vteps).await;
+        if let Some(slices) = &plan.slices {
+            done &= self.put_kind(slices).await & self.delete_others(slices).await;
+        }
+        done & self.delete_others(&plan.vteps).await & self.delete_others(&plan.subnets).await
+    }
+
+    /// Writes the objects of one kind that differ from their rows.
+    async fn put_kind<S: MirroredKind>(&self, wanted: &BTreeMap<String, S>) -> bool {
+        let writes: Vec<(&String, &S)> = {
             let mut state = self.context.shared.lock();
             let rows = S::table(&mut state);
             let is_known = |name: &str, spec: &S| {
@@ -450,14 +427,7 @@ impl Mirror {
                     row.spec.as_ref() == Some(spec) && row.owner == self.row.uid && row.cluster == self.name
                 })
             };
-            let writes: Vec<(&String, &S)> =
-                wanted.iter().filter(|(name, spec)| !is_known(name, spec)).collect();
-            let own = rows.iter().filter(|(_, row)| row.owner == self.row.uid);
-            let gone: Vec<Arc<str>> = own
-                .filter(|(name, _)| !wanted.contains_key(&***name))
-                .map(|(name, _)| Arc::clone(name))
-                .collect();
-            (writes, gone)
+            wanted.iter().filter(|(name, spec)| !is_known(name, spec)).collect()
         };
         let mut done = true;
         for some in writes.chunks(WRITES) {
@@ -467,13 +437,25 @@ impl Mirror {
             }
             done &= join_all(written).await.into_iter().all(|done| done);
         }
-        delete_kind::<S>(&self.context, &gone).await & done
+        done
+    }
+
+    /// Deletes the objects of one kind that are not wanted.
+    async fn delete_others<S: MirroredKind>(&self, wanted: &BTreeMap<String, S>) -> bool {
+        let gone: Vec<Arc<str>> = {
+            let mut state = self.context.shared.lock();
+            let own = S::table(&mut state).iter().filter(|(_, row)| row.owner == self.row.uid);
+            own.filter(|(name, _)| !wanted.contains_key(&***name)).map(|(name, _)| Arc::clone(name)).collect()
+        };
+        delete_kind::<S>(&self.context, &gone).await
     }
 
     /// Writes one object by server-side apply.
     async fn put<S: MirroredKind>(&self, name: &str, spec: &S) -> bool {
         let mut labels = spec.labels(name);
         labels.insert(label::CLUSTER, self.name.to_string());
+        // The API server refuses an object with a longer value.
+        labels.retain(|_, value| value.len() <= LONGEST_LABEL);
         let object = json!({
             "apiVersion": MULTICLUSTER_API_VERSION, "kind": S::KIND,
             "metadata": {
@@ -489,23 +471,26 @@ impl Mirror {
         logged(written(answer, || format!("{} {name} was not written", S::KIND)))
     }
 
-    /// Deletes all objects of the cluster at the end of the retention.
-    async fn withdraw(&self) {
-        tracing::warn!(cluster = %self.name, "a RemoteCluster has not answered for the time of \
-            --remote-retention: its RemoteSubnets, RemoteVteps and RemoteEndpointSlices are deleted");
-        self.warn(
-            reason::REMOTE_CLUSTER,
-            "its API server has not answered for the time of --remote-retention: its RemoteSubnets, RemoteVteps and \
-             RemoteEndpointSlices are deleted"
-                .to_owned(),
-        );
-        self.remove_all().await;
+    /// Deletes all objects of the cluster at the end of the retention. The first attempt has an
+    /// event.
+    async fn withdraw(&self, withdrawal: Withdrawal) -> Withdrawal {
+        if withdrawal == Withdrawal::Pending {
+            tracing::warn!(cluster = %self.name, "a RemoteCluster has not answered for the time of \
+                --remote-retention: its RemoteSubnets, RemoteVteps and RemoteEndpointSlices are deleted");
+            self.warn(
+                reason::REMOTE_CLUSTER,
+                "its API server has not answered for the time of --remote-retention: its RemoteSubnets, RemoteVteps and \
+                 RemoteEndpointSlices are deleted"
+                    .to_owned(),
+            );
+        }
+        Withdrawal::after(self.remove_all().await)
     }
 
-    async fn remove_all(&self) {
-        self.write_kind::<RemoteEndpointSliceSpec>(&BTreeMap::new()).await;
-        self.write_kind::<RemoteVtepSpec>(&BTreeMap::new()).await;
-        self.write_kind::<RemoteSubnetSpec>(&BTreeMap::new()).await;
+    /// Deletes all objects of the cluster. Returns whether all writes succeeded.
+    async fn remove_all(&self) -> bool {
+        let slices = Some(BTreeMap::new());
+        self.write_all(&Plan { slices, ..Plan::default() }).await
     }
 
     fn refuse(&self, is_refused: bool) {
@@ -552,37 +537,6 @@ impl Mirror {
         let answer = self.context.write(api.patch_status(&self.name, &PatchParams::default(), &patch)).await;
         logged(written(answer, || format!("the status of RemoteCluster {} was not written", self.name)));
     }
-}
-
-/// The status after these checks. Conditions of other checks stay.
-fn status(
-    known: &RemoteClusterStatus,
-    state: RemoteClusterState,
-    uuid: Option<String>,
-    checks: &[Check<'_>],
-    generation: Option<i64>,
-    now: &str,
-) -> RemoteClusterStatus {
-    let mut conditions = known.conditions.clone();
-    for (kind, result) in checks {
-        let status = if result.is_ok() { ConditionStatus::True } else { ConditionStatus::False };
-        let known = conditions.iter().find(|one| one.condition_type == *kind);
-        let since =
-            known.filter(|known| known.status == status).map(|known| known.last_transition_time.clone());
-        let new = Condition {
-            condition_type: (*kind).to_owned(),
-            status,
-            reason: if result.is_ok() { "CheckPass" } else { "CheckFail" }.to_owned(),
-            message: result.err().unwrap_or_default().to_owned(),
-            last_transition_time: since.unwrap_or_else(|| now.to_owned()),
-            observed_generation: generation,
-        };
-        match conditions.iter_mut().find(|one| one.condition_type == *kind) {
-            Some(known) => *known = new,
-            None => conditions.push(new),
-        }
-    }
-    RemoteClusterStatus { uuid: uuid.or_else(|| known.uuid.clone()), state: Some(state), conditions }
 }
 
 /// Reads the UID of the Namespace kube-system, which identifies a cluster.
@@ -666,5 +620,165 @@ pub(super) fn logged(result: crate::reconcile::ReconcileResult) -> bool {
             tracing::warn!("{}", chain(&error));
             false
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use http_body_util::BodyExt as _;
+    use hyper::{Request, Response};
+    use kube::client::Body;
+    use serde_json::Value;
+    use tower::service_fn;
+    use trunkline_api::pod::IpFamily;
+    use trunkline_api::resources::{LabelSelector, NetworkType, RemoteClusterStatus};
+
+    use super::super::rows::Mirrored;
+    use super::*;
+    use crate::events::Events;
+    use crate::leader::Fence;
+    use crate::metrics::Metrics;
+    use crate::selection::Policy;
+    use crate::state::SharedState;
+
+    #[tokio::test(start_paused = true)]
+    async fn failed_deletions_after_the_retention_are_repeated() {
+        let (since, retention) = (Some(Instant::now()), Some(Duration::from_secs(60)));
+        let end = Instant::now() + Duration::from_secs(60);
+        assert_eq!(Withdrawal::Pending.next(since, retention), Some(end));
+        assert_eq!(Withdrawal::Pending.next(None, retention), None);
+        assert_eq!(Withdrawal::Pending.next(since, None), None);
+        sleep_until(end).await;
+        assert_eq!(Withdrawal::after(false).next(since, retention), Some(end + RETRY));
+        assert_eq!(Withdrawal::after(true).next(since, retention), None);
+    }
+
+    type Sent = Arc<Mutex<Vec<(String, String, Value)>>>;
+
+    /// A mirror of `west`, and the requests to its API server, which answers each with a status.
+    fn mirror(status: u16) -> (Mirror, Sent) {
+        let sent = Sent::default();
+        let recorded = Arc::clone(&sent);
+        let client = Client::new(
+            service_fn(move |request: Request<Body>| {
+                let at = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
+                let recorded = Arc::clone(&recorded);
+                let object = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "code": status});
+                let answer = Response::builder().status(status);
+                async move {
+                    let method = request.method().to_string();
+                    let body = request.into_body().collect().await?.to_bytes();
+                    let body = serde_json::from_slice(&body).unwrap_or_default();
+                    recorded.lock().unwrap().push((method, at, body));
+                    let object = Body::from(object.to_string().into_bytes());
+                    Ok::<_, kube::Error>(answer.body(object).unwrap())
+                }
+            }),
+            "default",
+        );
+        let metrics = Arc::new(Metrics::new().unwrap());
+        let policy = Policy {
+            family: IpFamily::V4,
+            network_type: NetworkType::Overlay,
+            retain: true,
+            stateful_kinds: Vec::new(),
+            pod_selector: LabelSelector::default(),
+        };
+        let context = Context {
+            client: client.clone(),
+            shared: SharedState::new(Arc::clone(&metrics)),
+            policy: Arc::new(policy),
+            events: Events::start(client, "test".to_owned(), metrics),
+            calico: false,
+            fence: Fence::new(Instant::now() + Duration::from_secs(600), Duration::from_secs(5)),
+        };
+        let row = RemoteClusterRow {
+            uid: "uid".into(),
+            generation: None,
+            spec: Err(String::new()),
+            status: RemoteClusterStatus::default(),
+        };
+        (Mirror { name: "west".into(), row: Arc::new(row), context, retention: None }, sent)
+    }
+
+    fn row<S>(spec: S) -> Mirrored<S> {
+        Mirrored { cluster: "west".into(), owner: "uid".into(), created: None, spec: Some(spec) }
+    }
+
+    /// A subnet, a node and a slice with these names.
+    fn plan_of(name: &str) -> Plan {
+        let subnet = json!({"range": {"version": "4", "cidr": "10.0.0.0/24"}, "clusterName": "west"});
+        let vtep = json!({"clusterName": "west", "nodeName": "n", "ip": "192.0.2.1"});
+        let slice = json!({"remoteService": {"cluster": "west", "name": "s", "namespace": "n"},
+                           "addressType": "IPv4", "endpoints": [], "ports": []});
+        Plan {
+            subnets: BTreeMap::from([(format!("{name}.subnet"), serde_json::from_value(subnet).unwrap())]),
+            vteps: BTreeMap::from([(format!("{name}.vtep"), serde_json::from_value(vtep).unwrap())]),
+            slices: Some(BTreeMap::from([(format!("{name}.slice"), serde_json::from_value(slice).unwrap())])),
+            ..Plan::default()
+        }
+    }
+
+    fn show(mirror: &Mirror, plan: Plan) {
+        let mut state = mirror.context.shared.lock();
+        for (name, spec) in plan.subnets {
+            state.cluster.remote_subnets.set(name.into(), row(spec));
+        }
+        for (name, spec) in plan.vteps {
+            state.remote.vteps.set(name.into(), row(spec));
+        }
+        for (name, spec) in plan.slices.unwrap() {
+            state.remote.slices.set(name.into(), row(spec));
+        }
+    }
+
+    #[tokio::test]
+    async fn routes_precede_endpoints_and_outlast_them() {
+        let (mirror, sent) = mirror(200);
+        show(&mirror, plan_of("old"));
+        mirror.write_all(&plan_of("new")).await;
+        let sent: Vec<_> =
+            sent.lock().unwrap().iter().map(|(method, name, _)| format!("{method} {name}")).collect();
+        let order = [
+            "PATCH new.subnet",
+            "PATCH new.vtep",
+            "PATCH new.slice",
+            "DELETE old.slice",
+            "DELETE old.vtep",
+            "DELETE old.subnet",
+        ];
+        assert_eq!(sent, order);
+    }
+
+    #[test]
+    fn names_of_remote_clusters_are_dns_labels() {
+        assert_eq!(name_fault("west-1"), None);
+        for name in ["west.a", &"a".repeat(64)] {
+            assert!(name_fault(name).is_some_and(|fault| fault.starts_with("metadata.name: ")));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_label_with_a_long_value_is_left_out() {
+        let (mirror, sent) = mirror(200);
+        let mut plan = plan_of("new");
+        let long = "n".repeat(64);
+        plan.vteps.values_mut().next().unwrap().node_name = long.clone();
+        mirror.write_all(&plan).await;
+        let bodies: Vec<Value> = sent.lock().unwrap().iter().map(|(_, _, body)| body.clone()).collect();
+        let vtep = bodies.iter().find(|body| body["kind"] == "RemoteVtep").unwrap();
+        assert_eq!(vtep["metadata"]["labels"], json!({"networking.alibaba.com/cluster": "west"}));
+        assert_eq!(vtep["spec"]["nodeName"], long);
+    }
+
+    #[tokio::test]
+    async fn failed_deletions_are_reported() {
+        let (mirror, sent) = mirror(500);
+        show(&mirror, plan_of("old"));
+        assert!(matches!(mirror.withdraw(Withdrawal::Pending).await, Withdrawal::Failed(_)));
+        let deletions = sent.lock().unwrap().iter().filter(|(method, ..)| method == "DELETE").count();
+        assert!(deletions >= 3, "{deletions}");
     }
 }

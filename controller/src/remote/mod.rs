@@ -22,9 +22,12 @@ pub mod mirror;
 pub mod plan;
 mod rows;
 pub mod slices;
+mod status;
 pub mod view;
+mod watches;
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -55,6 +58,8 @@ pub struct RemoteState {
     pub slices: Table<Arc<str>, Mirrored<RemoteEndpointSliceSpec>>,
     /// The global Services; only the leader has them.
     pub global: Table<Key, GlobalRow>,
+    /// The ClusterIPs of all Services; only the leader has them.
+    pub cluster_ips: Table<Key, Vec<IpAddr>>,
     /// The EndpointSlices with endpoints of remote clusters; only the leader has them.
     pub bound: Table<Key, BoundRow>,
     /// Changes with each change that concerns a global Service.
@@ -72,6 +77,7 @@ impl Default for RemoteState {
             vteps: Table::default(),
             slices: Table::default(),
             global: Table::default(),
+            cluster_ips: Table::default(),
             bound: Table::default(),
             global_changed: watch::Sender::new(0),
             health: HashMap::new(),
@@ -87,6 +93,7 @@ impl RemoteState {
         self.vteps = Table::default();
         self.slices = Table::default();
         self.global = Table::default();
+        self.cluster_ips = Table::default();
         self.bound = Table::default();
         self.health.clear();
     }
@@ -97,6 +104,19 @@ impl RemoteState {
 
     pub(crate) fn global_has_changed(&self) {
         self.global_changed.send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    /// Sets or removes the ClusterIPs of a Service.
+    pub(crate) fn set_cluster_ips(&mut self, service: &Key, addresses: Vec<IpAddr>) {
+        let has_any = !addresses.is_empty();
+        let old = if has_any {
+            self.cluster_ips.set(service.clone(), addresses)
+        } else {
+            self.cluster_ips.remove(service)
+        };
+        if old.as_ref() != self.cluster_ips.get(service) {
+            self.has_changed();
+        }
     }
 
     /// Sets or removes the row of a global Service.

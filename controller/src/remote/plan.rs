@@ -4,11 +4,12 @@
 //! third cluster: the agents route by prefixes. A tunnel connects two overlays only with the same
 //! netID. With different netIDs, neither the overlay's subnets nor the nodes are mirrored.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::hash::{Hash as _, Hasher as _};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use jiff::Timestamp;
 use rustc_hash::FxHasher;
 use trunkline_api::resources::{
     NetworkType, RemoteEndpointSliceSpec, RemoteService, RemoteSubnetSpec, RemoteVtepSpec,
@@ -21,10 +22,62 @@ use super::view::View;
 pub struct Local {
     /// Subnets of this cluster, by name.
     pub subnets: Vec<(String, IpNet)>,
-    /// Mirrored subnets of other remote clusters, by the name of the RemoteSubnet.
-    pub others: Vec<(String, IpNet)>,
+    /// Mirrored subnets of other remote clusters.
+    pub others: Vec<MirroredSubnet>,
+    /// Mirrored subnets of this remote cluster.
+    pub mirrored: Vec<MirroredSubnet>,
+    /// Addresses of this cluster's nodes, and ClusterIPs of its Services.
+    pub taken: HashSet<IpAddr>,
+    /// Tunnel endpoints and local addresses of other remote clusters.
+    pub claimed: HashSet<IpAddr>,
+    /// Whether this cluster's Services were not listed. Until then, `taken` is incomplete.
+    pub is_unlisted: bool,
     /// The netID of this cluster's overlay.
     pub overlay_net_id: Option<u32>,
+}
+
+/// A RemoteSubnet in this cluster.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MirroredSubnet {
+    /// The time of its creation.
+    pub created: Option<Timestamp>,
+    /// Its name.
+    pub name: String,
+    /// Its prefix.
+    pub prefix: IpNet,
+}
+
+impl Local {
+    /// The RemoteSubnet of another cluster that refuses a subnet. Of two RemoteSubnets in this
+    /// cluster the older one stays.
+    fn refuses(&self, name: &str, prefix: &IpNet) -> Option<&MirroredSubnet> {
+        let own = self.mirrored.iter().find(|own| own.name == name && own.prefix == *prefix);
+        let is_older = |other: &MirroredSubnet| {
+            own.is_none_or(|own| (other.created, &other.name) < (own.created, &own.name))
+        };
+        self.others.iter().find(|other| overlap(&other.prefix, prefix) && is_older(other))
+    }
+
+    /// Whether a node's address has an owner in this cluster or in a third one. An address in a
+    /// mirrored subnet needs no such check: a third cluster could claim it as that of its node.
+    fn has(&self, address: &IpAddr) -> bool {
+        self.claimed.contains(address)
+            || self.subnets.iter().any(|(_, prefix)| prefix.contains(address))
+            || self.others.iter().any(|other| other.prefix.contains(address))
+    }
+}
+
+fn overlap(one: &IpNet, other: &IpNet) -> bool {
+    other.contains(&one.trunc()) || one.contains(&other.trunc())
+}
+
+/// Whether no endpoint can have an address.
+fn is_special(address: &IpAddr) -> bool {
+    let is_link_local = match address {
+        IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local() || v6.to_ipv4_mapped().is_some(),
+    };
+    is_link_local || address.is_loopback() || address.is_multicast() || address.is_unspecified()
 }
 
 /// The objects to mirror for a remote cluster, and the refused parts.
@@ -36,8 +89,8 @@ pub struct Plan {
     pub vteps: BTreeMap<String, RemoteVtepSpec>,
     /// The RemoteEndpointSlices, by name; none before the lists of Services and EndpointSlices.
     pub slices: Option<BTreeMap<String, RemoteEndpointSliceSpec>>,
-    /// Number of endpoints of Services that are refused: their addresses are neither in a mirrored subnet
-    /// nor those of a mirrored node.
+    /// Number of refused endpoints of Services: an address is neither in a mirrored subnet nor that
+    /// of a mirrored node, or has another owner.
     pub refused_endpoints: usize,
     /// The refused subnets, by name, with the reason.
     pub refused: BTreeMap<String, String>,
@@ -54,18 +107,29 @@ impl Plan {
 
 /// The name of the object that mirrors an object of a remote cluster.
 pub fn mirrored_name(cluster: &str, name: &str) -> String {
-    format!("{cluster}.{name}")
+    shortened(format!("{cluster}.{name}"))
 }
 
 /// The fix of overlapping prefixes.
 const FIX: &str = "choose another prefix in one of the clusters";
+
+/// Whether an object can have a name. The remote API server may answer with any text, and the name
+/// becomes a part of a URL.
+fn is_name(name: &str) -> bool {
+    let is_allowed = |byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'-');
+    !name.is_empty() && name.bytes().all(is_allowed)
+}
 
 /// The longest name of an object, in octets.
 const LONGEST: usize = 253;
 
 /// The name of a RemoteEndpointSlice, and of the EndpointSlice that is written for it.
 fn slice_name(cluster: &str, namespace: &str, name: &str) -> String {
-    let full = format!("{cluster}.{namespace}.{name}");
+    shortened(format!("{cluster}.{namespace}.{name}"))
+}
+
+/// A name of at most [`LONGEST`] octets. A hash replaces the end of a longer one.
+fn shortened(full: String) -> String {
     if full.len() <= LONGEST {
         return full;
     }
@@ -89,7 +153,7 @@ pub fn plan(cluster: &str, view: &View, local: &Local) -> Plan {
     }
     let mut accepted = BTreeSet::new();
     let mut prefixes = Vec::new();
-    for (name, (network_type, range)) in view.subnets() {
+    for (name, (network_type, range)) in view.subnets().into_iter().filter(|(name, _)| is_name(name)) {
         let prefix = match range.parse() {
             Ok(range) => range.cidr,
             Err(error) => {
@@ -97,12 +161,13 @@ pub fn plan(cluster: &str, view: &View, local: &Local) -> Plan {
                 continue;
             }
         };
-        let overlaps = |(_, other): &&(String, IpNet)| {
-            other.contains(&prefix.trunc()) || prefix.contains(&other.trunc())
-        };
+        let object = mirrored_name(cluster, name);
+        let overlaps = |(_, other): &&(String, IpNet)| overlap(other, &prefix);
         let refusal = if let Some((other, known)) = local.subnets.iter().find(overlaps) {
             Some(format!("{prefix} overlaps {known} of Subnet {other} of this cluster: {FIX}"))
-        } else if let Some((other, known)) = local.others.iter().find(overlaps) {
+        } else if let Some(MirroredSubnet { name: other, prefix: known, .. }) =
+            local.refuses(&object, &prefix)
+        {
             Some(format!("{prefix} overlaps {known} of RemoteSubnet {other}: {FIX}"))
         } else if network_type == NetworkType::Overlay {
             plan.net_id_fault.clone()
@@ -120,19 +185,19 @@ pub fn plan(cluster: &str, view: &View, local: &Local) -> Plan {
             network_type: Some(network_type),
             cluster_name: cluster.to_owned(),
         };
-        plan.subnets.insert(mirrored_name(cluster, name), spec);
+        plan.subnets.insert(object, spec);
     }
     if plan.net_id_fault.is_none() {
         plan_vteps(cluster, view, &accepted, &mut plan);
     }
-    if view.has_services() {
-        plan_slices(cluster, view, &prefixes, &mut plan);
+    if view.has_services() && !local.is_unlisted {
+        plan_slices(cluster, view, local, &prefixes, &mut plan);
     }
     plan
 }
 
 fn plan_vteps(cluster: &str, view: &View, accepted: &BTreeSet<&str>, plan: &mut Plan) {
-    for (node, vtep) in view.nodes().filter(|(_, vtep)| !vtep.ip.is_empty()) {
+    for (node, vtep) in view.nodes().filter(|(node, vtep)| is_name(node) && !vtep.ip.is_empty()) {
         let spec = RemoteVtepSpec {
             cluster_name: cluster.to_owned(),
             node_name: node.to_owned(),
@@ -146,9 +211,9 @@ fn plan_vteps(cluster: &str, view: &View, accepted: &BTreeSet<&str>, plan: &mut 
 }
 
 /// Endpoints of a remote cluster's Services may only have addresses of its mirrored subnets and
-/// nodes: with another address the remote cluster could redirect clients of the Service to any
-/// host.
-fn plan_slices(cluster: &str, view: &View, prefixes: &[IpNet], plan: &mut Plan) {
+/// nodes. The remote cluster writes the addresses of its nodes itself, so an address with an owner
+/// in this cluster or in a third one is refused.
+fn plan_slices(cluster: &str, view: &View, local: &Local, prefixes: &[IpNet], plan: &mut Plan) {
     let of_nodes: BTreeSet<IpAddr> = plan
         .vteps
         .values()
@@ -156,7 +221,8 @@ fn plan_slices(cluster: &str, view: &View, prefixes: &[IpNet], plan: &mut Plan) 
         .filter_map(|address| address.parse().ok())
         .collect();
     let mut slices = BTreeMap::new();
-    for ((namespace, name), slice) in view.global_slices() {
+    let slices_of = view.global_slices().filter(|((namespace, name), _)| is_name(namespace) && is_name(name));
+    for ((namespace, name), slice) in slices_of {
         let v6 = match slice.address_type.as_str() {
             "IPv4" => false,
             "IPv6" => true,
@@ -164,9 +230,12 @@ fn plan_slices(cluster: &str, view: &View, prefixes: &[IpNet], plan: &mut Plan) 
         };
         let is_accepted = |address: &String| {
             address.parse().is_ok_and(|address: IpAddr| {
-                let is_known =
-                    of_nodes.contains(&address) || prefixes.iter().any(|prefix| prefix.contains(&address));
-                address.is_ipv6() == v6 && is_known
+                let is_pod = prefixes.iter().any(|prefix| prefix.contains(&address));
+                let is_node = of_nodes.contains(&address) && !local.has(&address);
+                address.is_ipv6() == v6
+                    && (is_pod || is_node)
+                    && !is_special(&address)
+                    && !local.taken.contains(&address)
             })
         };
         let all = slice.endpoints.iter();
@@ -260,6 +329,27 @@ mod tests {
         assert_eq!((found.endpoints(), found.refused.len(), &found.net_id_fault), (2, 0, &None));
     }
 
+    fn subnet(name: &str, prefix: &str, created: i64) -> MirroredSubnet {
+        let created = Timestamp::from_second(created).ok();
+        MirroredSubnet { created, name: name.to_owned(), prefix: prefix.parse().unwrap() }
+    }
+
+    #[test]
+    fn the_older_one_of_two_overlapping_subnets_stays() {
+        let other = |created| vec![subnet("west.v4", "10.1.0.0/24", created)];
+        for (others, mirrored, is_refused) in [
+            (other(5), vec![], true),
+            (other(5), vec![subnet("east.v4", "10.1.0.0/24", 4)], false),
+            (other(3), vec![subnet("east.v4", "10.1.0.0/24", 4)], true),
+            (other(4), vec![subnet("east.v4", "10.1.0.0/24", 4)], false),
+            // The remote cluster has changed the prefix of an older subnet.
+            (other(5), vec![subnet("east.v4", "10.9.0.0/24", 4)], true),
+        ] {
+            let local = Local { others, mirrored, ..Local::default() };
+            assert_eq!(plan("east", &view(), &local).refused.contains_key("v4"), is_refused, "{local:?}");
+        }
+    }
+
     #[test]
     fn overlapping_subnets_are_refused_with_their_endpoints() {
         let prefix = |text: &str| ("a".to_owned(), text.parse().unwrap());
@@ -269,7 +359,7 @@ mod tests {
                 "10.1.0.0/24 overlaps 10.1.0.128/25 of Subnet a of this cluster: choose another prefix in one of the clusters",
             ),
             (
-                Local { others: vec![prefix("10.0.0.0/15")], ..Local::default() },
+                Local { others: vec![subnet("a", "10.0.0.0/15", 1)], ..Local::default() },
                 "10.1.0.0/24 overlaps 10.0.0.0/15 of RemoteSubnet a: choose another prefix in one of the clusters",
             ),
         ] {
@@ -351,12 +441,72 @@ mod tests {
     }
 
     #[test]
+    fn endpoints_with_addresses_of_others_are_refused() {
+        let mut view = view();
+        let claimed = [
+            "172.16.0.1",
+            "198.51.100.1",
+            "10.96.0.10",
+            "10.3.0.5",
+            "10.4.0.5",
+            "127.0.0.1",
+            "169.254.169.254",
+            "224.0.0.1",
+            "0.0.0.0",
+            "192.0.2.7",
+        ];
+        let spec = json!({"vtepInfo": {"ip": "192.0.2.1", "mac": "", "localIPs": claimed}});
+        view.apply(Change::Node(Event::Apply(object(json!({"metadata": {"name": "n1"}, "spec": spec})))));
+        for change in [
+            Change::Service(Event::Init),
+            Change::Service(Event::InitDone),
+            Change::Slice(Event::Init),
+            Change::Slice(Event::InitDone),
+            service("web", true),
+            slice("web-1", "web", &claimed),
+        ] {
+            view.apply(change);
+        }
+        let mut local = Local {
+            subnets: vec![("a".to_owned(), "10.3.0.0/24".parse().unwrap())],
+            others: vec![subnet("west.a", "10.4.0.0/24", 1)],
+            taken: ["172.16.0.1", "10.96.0.10"].iter().map(|address| address.parse().unwrap()).collect(),
+            claimed: HashSet::from(["198.51.100.1".parse().unwrap()]),
+            is_unlisted: true,
+            ..Local::default()
+        };
+        assert_eq!(plan("east", &view, &local).slices, None, "the ClusterIPs are unknown");
+        local.is_unlisted = false;
+        let found = plan("east", &view, &local);
+        let slices = found.slices.unwrap();
+        let endpoints = &slices["east.shop.web-1"].endpoints;
+        let accepted: Vec<_> = endpoints.iter().flat_map(|endpoint| &endpoint.addresses).collect();
+        assert_eq!(accepted, ["192.0.2.7"]);
+        assert_eq!(found.refused_endpoints, 9);
+    }
+
+    #[test]
+    fn an_impossible_name_is_not_mirrored() {
+        let mut view = view();
+        let long = "\u{e9}".repeat(200);
+        for name in ["n1/status", "n1?force=true", "../n1", "", &long] {
+            let spec = json!({"vtepInfo": {"ip": "192.0.2.9", "mac": "", "localIPs": []}});
+            view.apply(Change::Node(Event::Apply(object(json!({"metadata": {"name": name}, "spec": spec})))));
+        }
+        assert_eq!(plan("east", &view, &Local::default()).vteps.keys().collect::<Vec<_>>(), ["east.n1"]);
+    }
+
+    #[test]
     fn names_of_slices_are_not_too_long() {
         let (long, other) = ("a".repeat(200), "b".repeat(60));
         let name = slice_name("east", &other, &long);
         assert_eq!(name.len(), LONGEST);
         assert_ne!(name, slice_name("east", &other, &format!("{long}-2")));
         assert_eq!(slice_name("east", "shop", "web-1"), "east.shop.web-1");
+        let node = mirrored_name("east", &"n".repeat(253));
+        assert_eq!(node.len(), LONGEST);
+        assert_ne!(node, mirrored_name("east", &format!("{}m", "n".repeat(252))));
+        assert_eq!(mirrored_name("east", "n1"), "east.n1");
     }
 
     #[test]

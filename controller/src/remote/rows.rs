@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use kube::Resource;
 use kube::core::ObjectMeta;
 use trunkline_api::kube::{Kind, Lenient};
@@ -43,6 +44,8 @@ pub struct Mirrored<S> {
     pub cluster: Arc<str>,
     /// The UID of the RemoteCluster that owns it; empty if another client wrote it.
     pub owner: Arc<str>,
+    /// The time of its creation.
+    pub created: Option<Timestamp>,
     /// The spec; none if it is unreadable.
     pub spec: Option<S>,
 }
@@ -61,6 +64,7 @@ impl<S: Kind> Mirrored<S> {
                 .unwrap_or_default()
                 .into(),
             owner: owner.next_back().unwrap_or_default().into(),
+            created: meta.creation_timestamp.as_ref().map(|time| time.0),
             spec: object.0.ok().map(|object| object.spec),
         }
     }

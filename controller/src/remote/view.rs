@@ -36,15 +36,15 @@ pub enum Change {
 }
 
 impl Change {
-    /// Whether the change is the start of a list, before the API server's first answer.
-    pub fn is_beginning(&self) -> bool {
+    /// Whether the change is the end of a list.
+    pub fn ends_list(&self) -> bool {
         match self {
-            Change::Network(event) => matches!(event, Event::Init),
-            Change::Subnet(event) => matches!(event, Event::Init),
-            Change::Node(event) => matches!(event, Event::Init),
-            Change::Instance(event) => matches!(event, Event::Init),
-            Change::Service(event) => matches!(event, Event::Init),
-            Change::Slice(event) => matches!(event, Event::Init),
+            Change::Network(event) => matches!(event, Event::InitDone),
+            Change::Subnet(event) => matches!(event, Event::InitDone),
+            Change::Node(event) => matches!(event, Event::InitDone),
+            Change::Instance(event) => matches!(event, Event::InitDone),
+            Change::Service(event) => matches!(event, Event::InitDone),
+            Change::Slice(event) => matches!(event, Event::InitDone),
         }
     }
 }

@@ -33,6 +33,9 @@ pub struct ServiceSpec {
     /// The requested address (deprecated by Kubernetes).
     #[serde(rename = "loadBalancerIP")]
     pub load_balancer_ip: Option<String>,
+    /// Its ClusterIPs, or `None` without one.
+    #[serde(rename = "clusterIPs")]
+    pub cluster_ips: Vec<String>,
     /// The families of its addresses.
     pub ip_families: Vec<Family>,
     /// `SingleStack`, `PreferDualStack` or `RequireDualStack`.

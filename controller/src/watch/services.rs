@@ -17,11 +17,14 @@ impl Watched for Service {
     fn begin(state: &mut ControllerState) {
         state.services.rows.services.begin();
         state.remote.global.begin();
+        state.remote.cluster_ips.begin();
     }
 
     fn apply(self, state: &mut ControllerState) {
         let key = key(&self.metadata, state);
         state.remote.set_global(&key, GlobalRow::of(&self.metadata));
+        let cluster_ips = self.spec.cluster_ips.iter().filter_map(|address| address.parse().ok()).collect();
+        state.remote.set_cluster_ips(&key, cluster_ips);
         let row = ServiceRow::of(&self, &mut state.cluster.interner);
         state.services.set_service(&key, row);
     }
@@ -29,6 +32,7 @@ impl Watched for Service {
     fn remove(self, state: &mut ControllerState) {
         let key = key(&self.metadata, state);
         state.remote.set_global(&key, None);
+        state.remote.set_cluster_ips(&key, Vec::new());
         state.services.remove_service(&key);
     }
 
@@ -39,7 +43,12 @@ impl Watched for Service {
         for key in state.remote.global.end() {
             state.remote.set_global(&key, None);
         }
+        for key in state.remote.cluster_ips.end() {
+            state.remote.set_cluster_ips(&key, Vec::new());
+        }
         state.remote.global_has_changed();
+        // The mirrored endpoints depend on the list of ClusterIPs.
+        state.remote.has_changed();
     }
 }
 
