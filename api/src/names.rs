@@ -136,6 +136,9 @@ pub mod label {
     pub const NODE: &str = "networking.alibaba.com/node";
     /// Pod of an IPInstance.
     pub const POD: &str = "networking.alibaba.com/pod";
+    /// On an IPInstance of a virtual machine: the node from which its last live migration began. The
+    /// agent of that node sees the IPInstance.
+    pub const MIGRATION_SOURCE: &str = "trunkline.io/migration-source";
     /// UID of the pod of an IPInstance.
     pub const POD_UID: &str = "networking.alibaba.com/pod-uid";
     /// Layout version of an IPInstance.

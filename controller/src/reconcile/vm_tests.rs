@@ -346,9 +346,10 @@ fn runs_on(node: &str) -> VmInstanceRow {
 
 fn redirects(plan: Result<Plan, AllocationRefusal>) -> Vec<(String, bool)> {
     match plan {
-        Ok(Plan::Redirect(all)) => {
-            all.into_iter().map(|change| (change.pod.pod_name, change.is_target)).collect()
-        }
+        Ok(Plan::Redirect(all)) => all
+            .into_iter()
+            .map(|change| (change.pod.pod_name, change.source.as_deref() == Some("n1")))
+            .collect(),
         other => panic!("{other:?}"),
     }
 }
