@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use tokio::runtime::Runtime;
+use trunkline_datapath::bpf;
 use trunkline_datapath::sockets::PacketSocket;
 
 use crate::netns::Namespace;
@@ -90,7 +91,9 @@ impl Announcer {
         let index = ns.ip(["-o", "link", "show", "dev", "eth0"])?;
         let index: u32 = index.split(':').next().unwrap_or_default().trim().parse().context("eth0")?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let socket = ns.within(|| runtime.block_on(async { Ok(PacketSocket::open(index, &[])?) }))?;
+        // The socket only sends.
+        let socket =
+            ns.within(|| runtime.block_on(async { Ok(PacketSocket::open(index, &[bpf::DROP])?) }))?;
         Ok(Announcer { runtime, socket })
     }
 
