@@ -13,7 +13,7 @@ use trunkline_api::pod::SubnetNames;
 use trunkline_api::resources;
 use trunkline_datapath::naming::default_mac;
 
-use crate::ipam::{AddressRequest, AddressSource, AttachmentKey, PodName, Record};
+use crate::ipam::{AddressRequest, AddressSource, AttachmentKey, MigrationState, PodName, Record};
 use crate::source::kube::Cluster;
 use crate::source::kube::instances::PodAddresses;
 
@@ -41,6 +41,8 @@ pub struct AddressChoice {
     pub others: Vec<String>,
     /// Whether the pod has further interfaces.
     pub several: bool,
+    /// Its part in a live migration.
+    pub migration: MigrationState,
 }
 
 impl Addresses {
@@ -71,13 +73,22 @@ impl Addresses {
                     interface: InterfaceSettings::default(),
                     others: Vec::new(),
                     several: false,
+                    migration: MigrationState::Active,
                 })
             }
             Addresses::Cluster(cluster) => {
                 let given = cluster.addresses_of(pod, &key.ifname, deadline, abandoned).await?;
                 agree(request, named_mac, &given)?;
-                let PodAddresses { network, addresses, mac, extra_prefixes, interface, others, several } =
-                    given;
+                let PodAddresses {
+                    network,
+                    addresses,
+                    mac,
+                    extra_prefixes,
+                    interface,
+                    others,
+                    several,
+                    migration,
+                } = given;
                 Ok(AddressChoice {
                     wanted: AddressSource::Assigned { network, addresses },
                     mac,
@@ -85,6 +96,7 @@ impl Addresses {
                     interface: interface.unwrap_or_default(),
                     others,
                     several,
+                    migration,
                 })
             }
         }

@@ -54,6 +54,7 @@ use crate::drain::{self, Drain};
 use crate::history::{self, History};
 use crate::ipam::{Ipam, Record, Started};
 use crate::metrics::Metrics;
+use crate::migration::{self, MigrationDependencies};
 use crate::netpolicy::{self, feed::PolicyInput};
 use crate::netpolicy::{Policies, PolicyDependencies, PolicyLink};
 use crate::observe::Observer;
@@ -329,6 +330,12 @@ async fn serve(file: Config) -> anyhow::Result<()> {
             tokio::spawn(follow(source, reconcile.clone(), inputs, metrics, config.node_labels()))
         }
         Some(parts) => {
+            tokio::spawn(migration::follow(MigrationDependencies {
+                cluster: parts.cluster.clone(),
+                ipam: ipam.clone(),
+                reconcile: reconcile.clone(),
+                link_checker: pods.link_checker.clone(),
+            }));
             let dependencies = source::kube::ClusterDependencies {
                 node,
                 cache: config.kube.cache.clone(),

@@ -13,6 +13,7 @@ pub mod family;
 pub mod history;
 pub mod ipam;
 pub mod metrics;
+pub mod migration;
 pub mod netpolicy;
 pub mod observe;
 pub mod packet_path;

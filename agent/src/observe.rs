@@ -35,7 +35,7 @@ use trunkline_datapath::nft::unassigned::Counters;
 
 use crate::drain::Drain;
 use crate::history::History;
-use crate::ipam::{Counts, Ipam, Phase, Summary};
+use crate::ipam::{Counts, Ipam, MigrationState, Phase, Summary};
 use crate::metrics::{Metrics, ScrapeData};
 use crate::netpolicy::Policies;
 use crate::packet_path::{PathQuery, packet_path};
@@ -460,7 +460,11 @@ impl Observer {
                 let state = match record.phase {
                     _ if view.broken.contains(&host_ifname) => PodState::Broken,
                     Phase::Attaching => PodState::Attaching,
-                    Phase::Attached => PodState::Attached,
+                    Phase::Attached => match record.migration {
+                        MigrationState::Active | MigrationState::Arrived => PodState::Attached,
+                        MigrationState::Departing => PodState::Departing,
+                        MigrationState::Inactive => PodState::Inactive,
+                    },
                 };
                 PodStatus {
                     container_id: record.key.container_id.clone(),

@@ -57,7 +57,9 @@ use interfaces::Reserved;
 
 use crate::addresses::{AddressChoice, Addresses};
 use crate::causes;
-use crate::ipam::{AllocateError, Assigned, AttachmentKey, Ipam, IpamError, PodName, Record, Reservation};
+use crate::ipam::{
+    AllocateError, Assigned, AttachmentKey, Ipam, IpamError, MigrationState, PodName, Record, Reservation,
+};
 use crate::metrics::Metrics;
 use crate::netpolicy::input::ObjectKey;
 use crate::netpolicy::{Policies, PolicyLink, PolicyWait};
@@ -235,7 +237,7 @@ impl Pods {
             self.metrics.address_wait(wanted.is_ok(), took);
         }
         steps.step("addresses", started, took, wanted.as_ref().err());
-        let AddressChoice { wanted, mac, extra_prefixes, interface, others, several } = wanted?;
+        let AddressChoice { wanted, mac, extra_prefixes, interface, others, several, migration } = wanted?;
         let reservation = Reservation {
             key: key.clone(),
             conf_name: request.conf_name.clone(),
@@ -249,6 +251,7 @@ impl Pods {
             attached_with: attached_with.map(str::to_owned),
             interface,
             several,
+            migration,
         };
         let outcome = match steps.time("record", self.ipam.reserve(reservation.clone())).await {
             Err(IpamError::Held { holder, .. }) if self.is_over(&holder, &reservation).await => {
@@ -292,9 +295,13 @@ impl Pods {
         let mut abandoned = pin!(abandoned);
         let mut parameters =
             steps.time("plan", self.reconcile.join(target(record))).await.map_err(pod_failure)?;
-        let free = self
-            .free(std::mem::take(&mut parameters.link_checks), deadline, abandoned.as_mut(), steps)
-            .await?;
+        let mut checks = std::mem::take(&mut parameters.link_checks);
+        let is_inactive = record.migration == MigrationState::Inactive;
+        if is_inactive {
+            // The source of the live migration has the address.
+            checks.clear();
+        }
+        let free = self.free(checks, deadline, abandoned.as_mut(), steps).await?;
         let dns = std::mem::take(&mut parameters.dns);
         let spec = spec(record, parameters);
         let device = self.connect(record, netns, spec.clone(), deadline, abandoned.as_mut(), steps).await?;
@@ -309,13 +316,18 @@ impl Pods {
             self.metrics.advertised(&record.network, began.elapsed());
         }
         // ADD does not wait for the record's second commit: without it, the next start finds a
-        // complete device and marks the record as attached.
+        // complete device and marks the record as attached. The device of an inactive pod has no
+        // route yet, so it does not look complete.
         let (key, saved) = (record.key.clone(), self.ipam.attached(record.key.clone(), device.mtu));
-        tokio::spawn(async move {
-            if let Err(error) = saved.await {
-                tracing::warn!(attachment = %key, %error, "the record stays at \"attaching\"");
-            }
-        });
+        if is_inactive {
+            saved.await.map_err(ipam_failure)?;
+        } else {
+            tokio::spawn(async move {
+                if let Err(error) = saved.await {
+                    tracing::warn!(attachment = %key, %error, "the record stays at \"attaching\"");
+                }
+            });
+        }
         Ok(Attachment { dns, ..attachment(record, &spec, &device) })
     }
 
@@ -769,6 +781,7 @@ fn pod(record: &Record, device: &Device) -> Pod {
         mac: device.pair_mac,
         attachment: record.attachment,
         extra_prefixes: record.extra_prefixes.clone(),
+        migration: record.migration,
     }
 }
 

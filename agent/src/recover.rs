@@ -96,6 +96,7 @@ fn pod(record: &Record, device: &OwnDevice) -> Pod {
         mac: record.mac,
         attachment: record.attachment,
         extra_prefixes: record.extra_prefixes.clone(),
+        migration: record.migration,
     }
 }
 
@@ -148,6 +149,7 @@ mod tests {
             pod: PodName::default(),
             attached_with: None,
             several: false,
+            migration: Default::default(),
             default_route: false,
             routes: Default::default(),
         }

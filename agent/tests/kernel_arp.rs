@@ -69,6 +69,7 @@ fn attach(
             mac: device.pair_mac,
             attachment: AttachmentKind::Veth,
             extra_prefixes: Default::default(),
+            migration: Default::default(),
         };
         kernel.add_pod(plan_pod(plan, &pod).unwrap().kernel).await.unwrap();
         device.host_ifname

@@ -143,6 +143,7 @@ fn scene(runtime: &Runtime) -> Scene {
                 mac: device.pair_mac,
                 attachment: AttachmentKind::Veth,
                 extra_prefixes: Default::default(),
+                migration: Default::default(),
             };
             Attached { netns, pod, own }
         });

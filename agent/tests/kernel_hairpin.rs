@@ -67,6 +67,7 @@ fn attach(
             mac: device.pair_mac,
             attachment: AttachmentKind::Veth,
             extra_prefixes: Default::default(),
+            migration: Default::default(),
         };
         kernel.add_pod(plan_pod(plan, &pod).unwrap().kernel).await.unwrap();
     });

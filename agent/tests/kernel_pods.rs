@@ -62,6 +62,7 @@ fn pod_plan(spec: &DeviceSpec, device: &Device) -> PodPlan {
         mac: device.pair_mac,
         attachment: AttachmentKind::Veth,
         extra_prefixes: Default::default(),
+        migration: Default::default(),
     };
     plan_pod(&plan, &pod).unwrap().kernel
 }

@@ -83,6 +83,9 @@ pub mod annotation {
     /// On an IPInstance of a virtual machine during its live migration: the pod to which it moves, in
     /// JSON: [`crate::resources::MigrationTarget`].
     pub const MIGRATION_TARGET: &str = "trunkline.io/migration-target";
+    /// On an IPInstance of a virtual machine: the UID of the pod from which its last live migration
+    /// began. That pod is never the target of a later one.
+    pub const MIGRATION_SOURCE_POD: &str = "trunkline.io/migration-source-pod";
     /// Multus': the networks of a pod besides the cluster's default network.
     pub const MULTUS_NETWORKS: &str = "k8s.v1.cni.cncf.io/networks";
     /// Marks a pod that the webhook has handled.
@@ -136,6 +139,9 @@ pub mod label {
     pub const NODE: &str = "networking.alibaba.com/node";
     /// Pod of an IPInstance.
     pub const POD: &str = "networking.alibaba.com/pod";
+    /// On an IPInstance of a virtual machine: the node from which its last live migration began. The
+    /// agent of that node sees the IPInstance.
+    pub const MIGRATION_SOURCE: &str = "trunkline.io/migration-source";
     /// UID of the pod of an IPInstance.
     pub const POD_UID: &str = "networking.alibaba.com/pod-uid";
     /// Layout version of an IPInstance.

@@ -24,7 +24,7 @@
 //! ```
 //!
 //! # Originated prefixes
-//! A [`rib::Origination`] has communities, a MULTI_EXIT_DISC, a link bandwidth (RFC 10005) and tags.
+//! A [`rib::Origination`] has ORIGIN, LOCAL_PREF, communities, a MULTI_EXIT_DISC, a link bandwidth (RFC 10005) and tags.
 //! Tags stay in the speaker: rules of export policy match them ([`policy::Conditions::tags`]). So a
 //! program can define rules for groups of prefixes once, and then add a prefix to a group without a
 //! change of any policy, which would export the whole table again. A rule cannot match "some tag".

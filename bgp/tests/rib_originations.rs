@@ -20,7 +20,7 @@ use rib_support::{Bench, LOCAL_AS, config, net, path, peer, session};
 use trunkline_bgp::policy::{Actions, Conditions, Edit, Members, Policy, PolicyResult, Rule};
 use trunkline_bgp::rib::{NotAdvertised, Origination, PolicyMatch, Rib, RibConfig, RibPeer};
 use trunkline_bgp::types::{Asn, Community, ExtendedCommunity, Family, LinkBandwidth, PeerId, Tag, Tags};
-use trunkline_bgp::wire::{MAX_EXTENDED, frame};
+use trunkline_bgp::wire::{MAX_EXTENDED, Origin, frame};
 
 const PREFIX: &str = "10.9.0.0/16";
 const GIGABIT: LinkBandwidth = LinkBandwidth(125_000_000);
@@ -159,6 +159,24 @@ fn a_change_of_tags_is_sent_only_if_attributes_change() {
     assert!(bench.rib.withdraw(net(PREFIX)));
     bench.flush();
     assert_eq!((bench.rib.prefixes(Family::Ipv4Unicast), bench.rib.attribute_sets()), (0, 0));
+}
+
+/// Every router prefers the path of another speaker, with or without a session in the same AS.
+#[test]
+fn a_worse_origination_is_an_update_to_each_kind_of_peer() {
+    let mut bench = Bench::new(1, &[(1, true), (4, false)]);
+    bench.rib.originate(net(PREFIX), &Origination::default());
+    for (peer, local_pref) in [(1, None), (4, Some(100))] {
+        let sent = bench.advertised_path(peer, PREFIX).unwrap().1;
+        assert_eq!((sent.origin, sent.local_pref), (Origin::Igp, local_pref), "peer {peer}");
+    }
+    let worse = Origination { origin: Origin::Incomplete, local_pref: Some(0), ..Origination::default() };
+    bench.rib.originate(net(PREFIX), &worse);
+    for (peer, local_pref) in [(1, None), (4, Some(0))] {
+        let sent = bench.advertised_path(peer, PREFIX).unwrap().1;
+        assert_eq!((sent.origin, sent.local_pref), (Origin::Incomplete, local_pref), "peer {peer}");
+    }
+    assert_eq!((bench.receivers[&1].announced, bench.receivers[&4].announced), (2, 2));
 }
 
 #[test]

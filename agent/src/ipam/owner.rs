@@ -12,7 +12,7 @@ use trunkline_api::interfaces::InterfaceSettings;
 use trunkline_api::names::full_name;
 
 use super::allocator::{AddressRequest, AllocateError, Allocator, NetworkSpec};
-use super::record::{Assigned, AttachmentKey, Phase, PodName, Record};
+use super::record::{Assigned, AttachmentKey, MigrationState, Phase, PodName, Record};
 use super::store::{Batch, Contents, Store, StoreError};
 use trunkline_api::pool::{Counts, Pool, PoolSpec};
 
@@ -105,6 +105,8 @@ pub struct Reservation {
     pub interface: InterfaceSettings,
     /// Whether the pod has further interfaces.
     pub several: bool,
+    /// The pod's part in a live migration.
+    pub migration: MigrationState,
 }
 
 /// The counts of one subnet.
@@ -133,6 +135,7 @@ enum Request {
     Reserve(Box<Reservation>, Answer<Result<(Record, bool), IpamError>>),
     Attached(AttachmentKey, u32, Answer<Result<(), IpamError>>),
     Promote(AttachmentKey, Answer<Result<(), IpamError>>),
+    Migrate(AttachmentKey, MigrationState, Answer<Result<(), IpamError>>),
     Release(AttachmentKey, Answer<Result<Option<Record>, IpamError>>),
     Get(AttachmentKey, Answer<Option<Record>>),
     AttachedWith(AttachmentKey, Answer<Vec<Record>>),
@@ -198,6 +201,12 @@ impl Ipam {
     /// after its last step.
     pub async fn promote(&self, key: AttachmentKey) -> Result<(), IpamError> {
         self.request(|answer| Request::Promote(key, answer)).await.ok_or(IpamError::Stopped)?
+    }
+
+    /// Writes the pod's part in a live migration to its record.
+    pub async fn migrate(&self, key: AttachmentKey, state: MigrationState) -> Result<(), IpamError> {
+        let request = self.request(|answer| Request::Migrate(key, state, answer));
+        request.await.ok_or(IpamError::Stopped)?
     }
 
     /// Releases the addresses and deletes the record; `None` if there was none.
@@ -321,6 +330,10 @@ impl Owner {
                     changes.extend(self.set(&key, |record| Record { phase: Phase::Attached, ..record }));
                     deferred.push(later(answer, ()));
                 }
+                Request::Migrate(key, migration, answer) => {
+                    changes.extend(self.set(&key, |record| Record { migration, ..record }));
+                    deferred.push(later(answer, ()));
+                }
                 Request::Release(key, answer) => match self.records.remove(&key) {
                     Some(record) => {
                         record.addresses.iter().for_each(|assigned| self.allocator.release(assigned));
@@ -416,6 +429,7 @@ impl Owner {
             attached_with,
             interface,
             several,
+            migration,
         } = reservation;
         let record = Record {
             key: key.clone(),
@@ -435,6 +449,7 @@ impl Owner {
             several,
             default_route: interface.default_route,
             routes: interface.routes,
+            migration,
         };
         self.records.insert(key.clone(), record.clone());
         Ok(Err(Change { key, before: None, after: Some(record) }))

@@ -42,6 +42,7 @@ fn reservation(container_id: &str) -> Reservation {
         attached_with: None,
         interface: Default::default(),
         several: false,
+        migration: Default::default(),
     }
 }
 
@@ -94,6 +95,21 @@ fn the_next_run_restores_records_and_round_robin() {
     assert_eq!(phases, [Phase::Attached, Phase::Attaching]);
     assert_eq!(second.records[&key("a")].mtu, Some(1500));
     assert_eq!(reserve(&mut second, "d").unwrap().0, "10.0.0.4", "not 10.0.0.3, which was just released");
+}
+
+#[test]
+fn the_next_run_restores_the_state_of_a_live_migration() {
+    let disk = Disk::default();
+    let mut first = owner(&disk);
+    let target = Reservation { migration: MigrationState::Inactive, ..reservation("target") };
+    request_of(&mut first, |answer| Request::Reserve(Box::new(target), answer)).unwrap();
+    reserve(&mut first, "source").unwrap();
+    request_of(&mut first, |answer| Request::Migrate(key("source"), MigrationState::Departing, answer))
+        .unwrap();
+    drop(first);
+    let second = owner(&disk);
+    let states = ["source", "target"].map(|name| second.records[&key(name)].migration);
+    assert_eq!(states, [MigrationState::Departing, MigrationState::Inactive]);
 }
 
 #[test]

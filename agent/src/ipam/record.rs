@@ -51,6 +51,30 @@ pub enum Phase {
     Attached,
 }
 
+/// A pod's part in the live migration of a virtual machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MigrationState {
+    /// The addresses are the pod's alone. Every pod without a live migration is active.
+    #[default]
+    Active,
+    /// The pod runs the virtual machine, which moves to another node.
+    Departing,
+    /// The pod of another node runs the virtual machine: the target before the switch, and the
+    /// source after it.
+    Inactive,
+    /// The target after the virtual machine's own announcement, before the API server has the end of
+    /// the live migration.
+    Arrived,
+}
+
+impl MigrationState {
+    /// Whether there is no live migration.
+    pub fn is_active(&self) -> bool {
+        *self == MigrationState::Active
+    }
+}
+
 /// The pod, if the runtime passes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodName {
@@ -113,4 +137,7 @@ pub struct Record {
     /// Destinations that the pod reaches through this interface, if another one has its default route.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub routes: BTreeSet<IpNet>,
+    /// Its part in a live migration.
+    #[serde(default, skip_serializing_if = "MigrationState::is_active")]
+    pub migration: MigrationState,
 }

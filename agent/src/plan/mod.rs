@@ -10,6 +10,7 @@
 //! |---|---|---|
 //! | 960–980 | packets from pods of a network with `hairpin` | to the switch: `hairpin` |
 //! | 1000 | all | 39999: local pods, one /32 or /128 each |
+//! | 1005 | packets to a virtual machine in live migration | T of its subnet, while the local pod does not run it ([`migration`]) |
 //! | 1010 | all | 40000: overlay pods of other nodes, with a network of mode VXLAN |
 //! | 1020 | packets from an overlay subnet | 40001: other nodes' own addresses, with a network of mode VXLAN |
 //! | 1024 | replies of translated connections, by the link of the request | 1,170,000 + ifindex: the return routes over that link |
@@ -33,13 +34,14 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use trunkline_api::resources::{AttachmentKind, Network, NetworkMode, NetworkType, Subnet, ValueError};
 use trunkline_api::validate;
-use trunkline_bgp::rib::Origination;
 use trunkline_bgp::types::Community;
 use trunkline_datapath::family::IpFamily;
 use trunkline_datapath::plan::{
     DROP_TABLE, Hop, NatRules, Neighbour, POD_TABLE, PodPlan, Proxy, RouteKey, RouteTarget, Rule,
     SUBNET_RULE, Sysctl,
 };
+
+use crate::ipam::MigrationState;
 
 mod alternate;
 mod anycast;
@@ -51,6 +53,7 @@ pub mod intent;
 mod join;
 mod limits;
 mod link_choice;
+mod migration;
 mod peers;
 mod pod_mtu;
 mod policy;
@@ -118,6 +121,7 @@ pub fn plan(intent: &Intent, host: &Host) -> Result<Plan, Vec<PlanError>> {
     translated::plan(intent, host, &mut plan);
     plan.kernel.translated.pods.extend(remote.prefixes());
     unassigned::plan(&mut plan, host);
+    migration::plan(&mut plan, host);
     services::plan(intent, host, &mut plan);
     pod_mtu::plan(intent.pod_mtu, &mut plan);
     Ok(plan)
@@ -155,11 +159,13 @@ pub fn plan_pod(plan: &Plan, pod: &Pod) -> Result<PlannedPod, PlanError> {
     for address in &pod.addresses {
         let prefix = IpNet::from(*address);
         let on_link = Hop::link(pod.host_ifindex);
-        planned.routes.insert(RouteKey { table: POD_TABLE, prefix }, RouteTarget::via(vec![on_link]));
         planned.neighbours.insert(Neighbour { ifindex: pod.host_ifindex, address: *address, mac: pod.mac });
+        if pod.migration == MigrationState::Inactive {
+            continue;
+        }
+        planned.routes.insert(RouteKey { table: POD_TABLE, prefix }, RouteTarget::via(vec![on_link]));
         if let Some(communities) = &communities {
-            let communities = communities.clone();
-            originate.insert(prefix, Origination { communities, ..Origination::default() });
+            originate.insert(prefix, migration::origination(pod.migration, communities.clone()));
         }
         // An IPVLAN slave answers ARP and ND itself.
         if network.mode == Mode::Vlan && pod.attachment == AttachmentKind::Veth {

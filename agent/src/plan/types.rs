@@ -18,6 +18,7 @@ use trunkline_datapath::plan::{Hop, KernelHost, KernelPlan, LearnedHop, LearnedR
 
 use super::remote::RemoteClusterPlan;
 use super::selection::{DefaultRouteSelection, PeerDefaultRoutes};
+use crate::ipam::MigrationState;
 use crate::services::ServicesPlan;
 use crate::services::anycast::AnycastPlan;
 
@@ -39,6 +40,8 @@ pub struct Host {
     pub anycast: BTreeSet<IpAddr>,
     /// Service addresses of L2 pools for which this node answers.
     pub held: BTreeSet<IpAddr>,
+    /// Addresses of pods with a part in a live migration, each with its network.
+    pub migrating: BTreeSet<(String, IpAddr)>,
 }
 
 /// One BGP session, as far as forwarding needs it.
@@ -308,6 +311,8 @@ pub struct Pod {
     pub attachment: AttachmentKind,
     /// Prefixes that it requests as source besides its addresses.
     pub extra_prefixes: BTreeSet<IpNet>,
+    /// Its part in a live migration.
+    pub migration: MigrationState,
 }
 
 /// The name in manifests.

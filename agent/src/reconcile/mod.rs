@@ -48,6 +48,7 @@ use trunkline_bgp::types::{Family, InterfaceName, PeerKey};
 use trunkline_datapath::kernel::KernelError;
 use trunkline_datapath::plan::Neighbour;
 
+use crate::ipam::MigrationState;
 use crate::plan::intent::{Snapshot, SnapshotRefusal};
 use crate::plan::remote::RemoteClusterPlan;
 use crate::plan::{
@@ -258,6 +259,7 @@ enum Request {
     Services(ServicePrefixes, Answer<AppliedPrefixes>),
     Anycast(ServicePrefixes, Answer<AppliedPrefixes>),
     Hold(BTreeSet<IpAddr>, Answer<BTreeMap<IpAddr, u32>>),
+    Migrate(String, MigrationState, Answer<Option<u32>>),
     Stop(Answer<()>),
 }
 
@@ -355,6 +357,12 @@ impl Reconcile {
     /// ifindex. `None` if the task has ended.
     pub async fn hold(&self, addresses: BTreeSet<IpAddr>) -> Option<BTreeMap<IpAddr, u32>> {
         self.request(|answer| Request::Hold(addresses, answer)).await
+    }
+
+    /// Sets a pod's part in a live migration. On return the kernel and the speaker have it. Returns the
+    /// index of the pod's host interface; none if the pod is not attached.
+    pub async fn migrate(&self, host_ifname: String, state: MigrationState) -> Option<u32> {
+        self.request(|answer| Request::Migrate(host_ifname, state, answer)).await.flatten()
     }
 
     /// The facts for service addresses.

@@ -42,6 +42,7 @@ use crate::plan::{
 };
 use crate::settings::{NodeSettings, Settings};
 
+mod migration;
 mod services;
 mod settings;
 mod speaker;
@@ -460,6 +461,9 @@ impl Task {
             Request::Hold(addresses, answer) => {
                 let _ = answer.send(self.hold_addresses(addresses).await);
             }
+            Request::Migrate(host_ifname, state, answer) => {
+                let _ = answer.send(self.migrate(&host_ifname, state).await);
+            }
             Request::LeaveOut(peers) => {
                 self.left_out = peers;
                 self.stale = true;
@@ -538,6 +542,7 @@ impl Task {
             left_out: self.left_out.clone(),
             anycast: self.services.anycast(),
             held: self.held_addresses.clone(),
+            migrating: self.migrating(),
         };
         let advertisements = &snapshot.services.advertisements;
         self.services.tags.name(advertisements.iter().map(ServiceAdvertisement::name));
@@ -758,6 +763,8 @@ impl Task {
         }
         self.broken.remove(&pod.host_ifname);
         self.unrecorded.remove(&pod.host_ifname);
+        // The plan has a rule for the pod.
+        self.stale |= !pod.migration.is_active();
         self.service_facts.add_pod(&pod.host_ifname, &pod_plan.kernel);
         self.planned.insert(pod.host_ifname.clone(), pod_plan);
         self.pods.insert(pod.host_ifname.clone(), pod);
@@ -822,18 +829,7 @@ impl Task {
     async fn withdraw(&mut self, host_ifname: &str) {
         let Some(pod_plan) = self.planned.remove(host_ifname) else { return };
         self.service_facts.remove_pod(host_ifname, &pod_plan.kernel);
-        let mut prefixes: BTreeSet<IpNet> = pod_plan.originate.into_keys().collect();
-        let returning = match &self.plan {
-            Some(plan) if !self.stage.withdraws() => self.services.returning(&prefixes, &plan.service_tags),
-            _ => Prefixes::new(),
-        };
-        prefixes.retain(|prefix| !returning.contains_key(prefix));
-        if let Some(running) = &mut self.running {
-            let applied = &mut running.applied;
-            if applied.remove(&prefixes).await.is_err() || applied.add(&returning).await.is_err() {
-                self.speaker_fault = Some("the BGP speaker has ended".to_owned());
-            }
-        }
+        self.change_prefixes(pod_plan.originate.into_keys().collect(), Prefixes::new()).await;
     }
 
     fn announce_unrecorded(&self) {

@@ -106,6 +106,10 @@ names! {
         Attaching = "attaching",
         /// ADD is done.
         Attached = "attached",
+        /// ADD is done, and the pod's virtual machine moves to another node.
+        Departing = "departing",
+        /// ADD is done, and the pod of another node runs the virtual machine.
+        Inactive = "inactive",
         /// The interface is gone; the addresses are still allocated.
         Broken = "broken",
         /// The interface is in the kernel and not in the store.
@@ -252,7 +256,7 @@ mod tests {
         assert_names!(PeerState, ["Idle", "Connect", "Active", "OpenSent", "OpenConfirm", "Established"]);
         assert_names!(BfdState, ["AdminDown", "Down", "Init", "Up"]);
         assert_names!(Mode, ["BGP", "GlobalBGP", "VLAN", "VXLAN"]);
-        assert_names!(PodState, ["attaching", "attached", "broken", "unrecorded"]);
+        assert_names!(PodState, ["attaching", "attached", "departing", "inactive", "broken", "unrecorded"]);
         assert_names!(RouteOrigin, ["igp", "egp", "incomplete"]);
         assert_names!(PathStanding, ["best", "used", "lost", "refused", "waiting"]);
         assert_names!(ExportStanding, ["advertised", "pending", "withheld", "withdrawing"]);

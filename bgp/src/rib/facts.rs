@@ -8,6 +8,7 @@ use crate::types::{
     Asn, Community, ExtendedCommunity, Family, FamilySet, LargeCommunity, LinkBandwidth, NextHop, PeerKey,
     Tags,
 };
+use crate::wire::Origin;
 
 /// Settings of the whole RIB.
 #[derive(Clone, Debug, PartialEq)]
@@ -76,9 +77,13 @@ impl SessionFacts {
     }
 }
 
-/// Attributes of a prefix that this speaker originates. ORIGIN is IGP, the AS_PATH starts empty.
+/// Attributes of a prefix that this speaker originates. The AS_PATH starts empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Origination {
+    /// ORIGIN. Routers prefer IGP to INCOMPLETE, and use no ECMP over both.
+    pub origin: Origin,
+    /// LOCAL_PREF, sent to internal peers only. None: 100.
+    pub local_pref: Option<u32>,
     /// Standard communities.
     pub communities: Vec<Community>,
     /// Large communities.

@@ -214,6 +214,8 @@ impl Rib {
         let own_as = self.shared.config.local_as;
         let bandwidth = origination.link_bandwidth.map(|it| ExtendedCommunity::link_bandwidth(own_as, it));
         let attributes = PathAttributes {
+            origin: origination.origin,
+            local_pref: origination.local_pref,
             med: origination.med,
             communities: origination.communities.clone(),
             large_communities: origination.large_communities.clone(),

@@ -256,6 +256,8 @@ pub struct InstanceRow {
     pub outlives_owner: bool,
     /// The pod to which its virtual machine moves in a live migration.
     pub target: Option<Box<MigrationTarget>>,
+    /// The UID of the pod from which its last live migration began.
+    pub source_pod: Option<Arc<str>>,
     /// How long it is retained after its pod has ended, by the pod's annotation.
     pub retention: Option<Retention>,
     /// The time since which it is retained, if recorded.
@@ -321,6 +323,7 @@ impl InstanceRow {
             of_vm: retain_vms && owner.as_ref().is_some_and(vm::is_virtual_machine),
             owner: owner.or(recorded),
             target: noted(annotation::MIGRATION_TARGET).and_then(|text| serde_json::from_str(text).ok()),
+            source_pod: noted(annotation::MIGRATION_SOURCE_POD).map(|uid| uid.as_str().into()),
             retention: noted(annotation::IP_RETENTION).and_then(|text| text.parse().ok()),
             retained_since: noted(annotation::RETAINED_SINCE).and_then(|text| text.parse().ok()),
             interface: noted(annotation::INTERFACE)

@@ -328,6 +328,7 @@ mod tests {
             outlives_owner: false,
             of_vm: false,
             target: None,
+            source_pod: None,
             retention: None,
             retained_since: None,
             interface: None,

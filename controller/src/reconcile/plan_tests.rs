@@ -143,6 +143,7 @@ fn answered(state: &mut ControllerState, name: &str, assignment: &AssignPlan) {
             outlives_owner: false,
             of_vm: false,
             target: None,
+            source_pod: None,
             retention: None,
             retained_since: None,
             interface: assignment.interface.other(),

@@ -246,7 +246,9 @@ pub(super) async fn reserve(context: &Context, instance: &Existing, now: Timesta
         // The next pod has another name.
         patch["metadata"]["labels"][label::POD] = Value::Null;
         patch["spec"]["binding"]["podName"] = Value::Null;
+        patch["metadata"]["labels"][label::MIGRATION_SOURCE] = Value::Null;
         patch["metadata"]["annotations"][annotation::MIGRATION_TARGET] = Value::Null;
+        patch["metadata"]["annotations"][annotation::MIGRATION_SOURCE_POD] = Value::Null;
     }
     let status = json!({
         "metadata": {"uid": &*instance.uid},
@@ -269,15 +271,17 @@ pub(super) async fn reserve(context: &Context, instance: &Existing, now: Timesta
     written(answer, || format!("IPInstance {} was not marked as reserved", instance.key))
 }
 
-/// Changes the pod in an IPInstance's labels, and the target of its live migration.
+/// Changes the pod in an IPInstance's labels, and the source and the target of its live migration. After
+/// a completed one the source stays in the labels: its agent may have been down.
 async fn redirect(context: &Context, change: &vm::Redirect) -> ReconcileResult {
     let Existing { key, uid } = &change.instance;
     let pod = &change.pod;
-    let target = change.is_target.then(|| json!(pod).to_string());
+    let target = change.source.as_ref().map(|_| json!(pod).to_string());
+    let (node, source_pod) = change.source.as_ref().map(|(node, uid)| (&**node, &**uid)).unzip();
     let patch = json!({"metadata": {
         "uid": &**uid,
-        "labels": {label::NODE: pod.node_name, label::POD: pod_label(&pod.pod_name), label::POD_UID: pod.pod_uid},
-        "annotations": {annotation::MIGRATION_TARGET: target},
+        "labels": {label::NODE: pod.node_name, label::POD: pod_label(&pod.pod_name), label::POD_UID: pod.pod_uid, label::MIGRATION_SOURCE: node},
+        "annotations": {annotation::MIGRATION_TARGET: target, annotation::MIGRATION_SOURCE_POD: source_pod},
     }});
     let api: Api<IPInstanceObject> = Api::namespaced(context.client.clone(), &key.namespace);
     let answer = context.write(api.patch(&key.name, &PatchParams::default(), &Patch::Merge(patch))).await;

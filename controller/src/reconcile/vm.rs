@@ -28,7 +28,9 @@
 //! | the status has the target's node, or the source's pod has ended | the target's pod | the target's pod, no annotation |
 //! | the target's pod has ended before | the source's pod | the source's pod, no annotation |
 //!
-//! Nodes of an overlay send packets to the node in the binding.
+//! Nodes of an overlay send packets to the node in the binding, or to the target's from the report of
+//! its agent on. The label `trunkline.io/migration-source` has the source's node from the first row on,
+//! for the agent of that node. A failed live migration removes it, a completed one does not.
 //!
 //! The garbage collector deletes the IPInstances of a deleted virtual machine too. It stops while any
 //! aggregated API of the cluster is down, and KubeVirt brings one; the release does not depend on it.
@@ -130,8 +132,9 @@ pub struct Redirect {
     pub instance: Existing,
     /// The pod in the labels.
     pub pod: MigrationTarget,
-    /// Whether the pod is the target of a live migration, and not the one in the binding.
-    pub is_target: bool,
+    /// The node and the UID of the pod from which the virtual machine moves, if the pod is the target
+    /// of a live migration and not the one in the binding.
+    pub source: Option<(Arc<str>, Arc<str>)>,
 }
 
 /// The changes of IPInstances that are bound to `pod`, at the begin and at the end of a live migration.
@@ -148,16 +151,19 @@ pub(super) fn redirect(
         pod_uid: pod.uid.to_string(),
     };
     let pods = pods_of(cluster, key, vm);
-    let target = pods.iter().find(|(other, pod, _)| *other != name && is_target(pod));
+    let rows = cluster.instances_of(key);
+    // The source of the last live migration may have been the target of an earlier one.
+    let was_source = |pod: &PodRow| rows.iter().any(|(_, row)| row.source_pod.as_ref() == Some(&pod.uid));
+    let target = pods.iter().find(|(other, pod, _)| *other != name && is_target(pod) && !was_source(pod));
     let target = target.map(|(name, pod, _)| reference(name, pod));
-    let rows = cluster.instances_of(key).into_iter().filter(|(_, row)| {
+    let rows = rows.iter().filter(|(_, row)| {
         let of_interface = row.interface.as_ref() == interface && !row.deleting;
         of_interface && row.pod_uid == pod.uid && row.target.as_deref() != target.as_ref()
     });
-    let redirect = |(key, row): (&Key, &InstanceRow)| Redirect {
-        instance: Existing { key: key.clone(), uid: Arc::clone(&row.uid) },
+    let redirect = |(key, row): &(&Key, &InstanceRow)| Redirect {
+        instance: Existing { key: (*key).clone(), uid: Arc::clone(&row.uid) },
         pod: target.clone().unwrap_or_else(|| reference(name, pod)),
-        is_target: target.is_some(),
+        source: target.as_ref().and(pod.node.clone()).map(|node| (node, Arc::clone(&pod.uid))),
     };
     rows.map(redirect).collect()
 }

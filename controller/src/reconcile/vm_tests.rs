@@ -347,7 +347,7 @@ fn runs_on(node: &str) -> VmInstanceRow {
 fn redirects(plan: Result<Plan, AllocationRefusal>) -> Vec<(String, bool)> {
     match plan {
         Ok(Plan::Redirect(all)) => {
-            all.into_iter().map(|change| (change.pod.pod_name, change.is_target)).collect()
+            all.into_iter().map(|change| (change.pod.pod_name, change.source.is_some())).collect()
         }
         other => panic!("{other:?}"),
     }
@@ -382,6 +382,20 @@ fn binding_moves_at_the_end_of_a_live_migration() {
     let moved = state.cluster.instance(&key(A)).unwrap().clone();
     state.set_instance(&key(A), InstanceRow { version: 4, node: Some("n2".into()), ..moved });
     assert!(matches!(plan(&mut state, &of_web()), Ok(Plan::Nothing)), "the source still runs");
+}
+
+/// KubeVirt's label of a target stays on the pod when the virtual machine runs in it.
+#[test]
+fn source_of_a_live_migration_is_no_target_of_the_next_one() {
+    let mut state = state();
+    state.set_vm_instance(&key("web"), runs_on("n1"));
+    state.set_pod(&key("one"), target("one", "n1"));
+    state.set_pod(&key("two"), target("two", "n2"));
+    let bound = InstanceRow { source_pod: Some("two".into()), ..instance(A, "one", &vm()) };
+    state.set_instance(&key(A), bound);
+    assert!(matches!(plan(&mut state, &of_web()), Ok(Plan::Nothing)), "it has left two");
+    state.set_pod(&key("three"), target("three", "n2"));
+    assert_eq!(redirects(plan(&mut state, &of_web())), [("three".to_owned(), true)]);
 }
 
 #[test]

@@ -614,9 +614,9 @@ async fn target_of_a_live_migration_is_in_labels_and_annotation() {
         "uid": "i",
         "labels": {
             "networking.alibaba.com/node": "n2", "networking.alibaba.com/pod": "virt-launcher-web-a1b2c",
-            "networking.alibaba.com/pod-uid": "target",
+            "networking.alibaba.com/pod-uid": "target", "trunkline.io/migration-source": "n1",
         },
-        "annotations": {MIGRATION_TARGET: target},
+        "annotations": {MIGRATION_TARGET: target, "trunkline.io/migration-source-pod": "new"},
     }});
     assert_eq!((method.as_str(), body), ("PATCH", &expected));
 }

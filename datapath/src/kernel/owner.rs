@@ -52,6 +52,7 @@ mod filter;
 mod learned;
 mod links;
 mod notifications;
+mod pod_routes;
 mod policies;
 mod reason;
 pub(super) mod repairs;
@@ -546,6 +547,9 @@ impl Owner {
                 self.pods.insert(name, pod);
                 return Ok(());
             }
+            if old.is_same_but_routes(&pod) {
+                return self.change_routes(&name, pod);
+            }
             self.remove_pod(&name)?;
         }
         let found = std::mem::take(&mut self.found_neighbours);
@@ -558,19 +562,10 @@ impl Owner {
         self.found_neighbours = found;
         self.pod_names.insert(pod.host_ifindex, name.clone());
         self.guard_pod(&pod);
-        let keys: Vec<RouteKey> = pod.routes.keys().copied().collect();
+        let routes = pod.routes.clone();
         self.pods.insert(name.clone(), pod);
         self.add_arp_sender(&name);
-        for key in &keys {
-            if let Some(target) = self.pods.get(&name).and_then(|pod| pod.routes.get(key)).cloned() {
-                let target = self.intern(target);
-                self.settle_to(*key, Some(target))?;
-            }
-        }
-        match self.flush()? {
-            None => Ok(()),
-            Some((what, error)) => Err(KernelError::Pod { host_ifname: name, what, error }),
-        }
+        self.put_routes(name, routes)
     }
 
     fn remove_pod(&mut self, host_ifname: &str) -> Result<(), KernelError> {
@@ -578,13 +573,7 @@ impl Owner {
         self.pod_names.remove(&pod.host_ifindex);
         self.unguard_pod(&pod);
         self.remove_arp_sender(&pod);
-        for key in pod.routes.keys() {
-            // Another pod may already have the address.
-            let own = pod.routes.get(key);
-            if self.routes.get(key).is_some_and(|entry| Some(&**entry.wanted()) == own) {
-                self.settle_to(*key, None)?;
-            }
-        }
+        self.remove_routes(&pod, |_| true)?;
         pod.neighbours.iter().for_each(|neighbour| self.delete_neighbour(neighbour));
         pod.proxies.iter().for_each(|proxy| self.delete_proxy(proxy));
         self.flush()?;

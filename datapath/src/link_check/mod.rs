@@ -24,6 +24,7 @@
 //!
 //! - `check`: when requests are sent, and the meaning of the answers.
 //! - `arp`, `nd`: the packets (RFC 826 with RFC 5227, RFC 4861 with RFC 4862).
+//! - [`announcement`]: the announcement of a virtual machine on its pod's interface.
 //! - `link`, `filter`: the socket and its filter. All checks of a link and a family share one
 //!   socket.
 //!
@@ -34,6 +35,7 @@
 //! (RFC 5227 §2.3). After 2 s the pod may be gone, and a second announcement would take the address
 //! from its next holder.
 
+pub mod announcement;
 mod arp;
 mod check;
 mod filter;

@@ -106,7 +106,8 @@ pub struct PodPlan {
     pub host_ifname: String,
     /// Index of the host interface.
     pub host_ifindex: u32,
-    /// One /32 or /128 route in table 39999 for each address.
+    /// One /32 or /128 route in table 39999 for each address; none while another node's pod has the
+    /// addresses, in a live migration.
     pub routes: BTreeMap<RouteKey, RouteTarget>,
     /// Permanent neighbour entries on the host interface.
     pub neighbours: BTreeSet<Neighbour>,
@@ -121,6 +122,11 @@ impl PodPlan {
     /// Whether the two plans differ at most in [`PodPlan::sources`].
     pub fn is_same_but_sources(&self, other: &PodPlan) -> bool {
         PodPlan { sources: other.sources.clone(), ..self.clone() } == *other
+    }
+
+    /// Whether the two plans differ at most in [`PodPlan::routes`].
+    pub fn is_same_but_routes(&self, other: &PodPlan) -> bool {
+        PodPlan { routes: other.routes.clone(), ..self.clone() } == *other
     }
 }
 

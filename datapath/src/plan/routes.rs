@@ -153,6 +153,9 @@ impl Hop {
 
 /// Preference of the rules that send packets from a subnet to its table.
 pub const SUBNET_RULE: u32 = 1100;
+/// Preference of the rules that send packets for a virtual machine in live migration to the fabric,
+/// on a node whose pod does not run it. They come after the local pods.
+pub const MIGRATION_RULE: u32 = 1005;
 /// The table of local pods. Its rule comes before all others.
 pub const POD_TABLE: u32 = 39_999;
 /// The table of other nodes' overlay pods, for all packets.

@@ -145,6 +145,7 @@ fn a_slave_needs_no_proxy_and_excludes_veth_pods() {
         mac: [2, 0, 0, 0, 0, 1],
         attachment,
         extra_prefixes: Default::default(),
+        migration: Default::default(),
     };
     let (veth, ipvlan) = (three_subnets(), slaves());
     for (intent, kind, proxies) in [(&veth, AttachmentKind::Veth, 1), (&ipvlan, AttachmentKind::Ipvlan, 0)] {

@@ -14,6 +14,7 @@ mod alternate;
 mod anycast;
 mod hairpin;
 mod join;
+mod migration;
 mod probes;
 mod remote;
 mod services;
@@ -226,6 +227,7 @@ fn pods_are_advertised_beyond_the_rack_while_a_peer_is_down() {
             mac: [2, 0, 0, 0, 0, 9],
             attachment: AttachmentKind::Veth,
             extra_prefixes: BTreeSet::new(),
+            migration: Default::default(),
         };
         let pod_plan = plan_pod(&plan, &pod).unwrap();
         let communities = pod_plan.originate.into_values().next().unwrap().communities;
@@ -559,6 +561,7 @@ fn a_pod_is_a_route_a_neighbour_and_an_advertisement() {
         mac: [2, 0, 0, 0, 0, 1],
         attachment: AttachmentKind::Veth,
         extra_prefixes: Default::default(),
+        migration: Default::default(),
     };
     for (network, address, communities) in
         [("rack", "10.1.0.5", vec![Community::NO_EXPORT]), ("global", "10.7.0.5", vec![])]
@@ -595,6 +598,7 @@ fn a_pod_sends_from_prefixes_that_its_network_allows() {
             mac: [2, 0, 0, 0, 0, 1],
             attachment: AttachmentKind::Veth,
             extra_prefixes: prefixes(asks),
+            migration: Default::default(),
         };
         let refused: Vec<String> =
             plan.networks[&name].refused_prefixes(&name, &pod.extra_prefixes).collect();

@@ -237,6 +237,7 @@ fn a_device_fault_is_reported_and_its_pods_wait() {
         mac: [2, 0, 0, 0, 0, 1],
         attachment: Default::default(),
         extra_prefixes: Default::default(),
+        migration: Default::default(),
     };
     let fault = |edit: &dyn Fn(&mut Host)| {
         let mut host = with_default();

@@ -223,6 +223,7 @@ fn an_overlay_pod_is_a_route_and_not_advertised() {
         attachment: Default::default(),
         mac: [2; 6],
         extra_prefixes: Default::default(),
+        migration: Default::default(),
     };
     let planned = plan_pod(&plan, &pod).unwrap();
     assert_eq!(planned.kernel.routes.len(), 1);

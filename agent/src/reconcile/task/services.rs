@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use trunkline_bgp::rib::Origination;
 
-use super::Task;
+use super::{Prefixes, Task};
 use crate::reconcile::services::PrefixSource;
 use crate::services::{AppliedPrefixes, ServicePrefixes};
 
@@ -66,6 +66,21 @@ impl Task {
         if let Some(running) = self.running.as_mut().filter(|_| !withdraws) {
             let applied = &mut running.applied;
             if applied.remove(&changes.remove).await.is_err() || applied.add(&changes.add).await.is_err() {
+                self.speaker_fault = Some("the BGP speaker has ended".to_owned());
+            }
+        }
+    }
+
+    /// Withdraws the prefixes that a pod no longer has, and originates its new ones. The prefix of a
+    /// service address returns instead of the pod's.
+    pub(super) async fn change_prefixes(&mut self, mut gone: BTreeSet<IpNet>, mut new: Prefixes) {
+        if let Some(plan) = self.plan.as_ref().filter(|_| !self.stage.withdraws()) {
+            new.extend(self.services.returning(&gone, &plan.service_tags));
+        }
+        gone.retain(|prefix| !new.contains_key(prefix));
+        if let Some(running) = &mut self.running {
+            let applied = &mut running.applied;
+            if applied.remove(&gone).await.is_err() || applied.add(&new).await.is_err() {
                 self.speaker_fault = Some("the BGP speaker has ended".to_owned());
             }
         }

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use trunkline_datapath::plan::{Hop, POD_TABLE, PodPlan, RouteKey, RouteTarget};
 
+use crate::ipam::MigrationState;
 use crate::plan::{Plan, PlannedPod, Pod, plan_pod};
 use crate::reconcile::UnrecordedPod;
 
@@ -26,6 +27,7 @@ pub(super) fn unrecorded_plan(plan: &Plan, pod: &UnrecordedPod) -> PlannedPod {
         attachment: pod.attachment,
         // The extra prefixes were in the lost record.
         extra_prefixes: BTreeSet::new(),
+        migration: MigrationState::Active,
     };
     match plan_pod(plan, &as_pod) {
         Ok(PlannedPod { kernel, originate }) => {

@@ -284,6 +284,7 @@ mod tests {
                     interface: None,
                     others: Vec::new(),
                     seen: (String::new(), String::new()),
+                    awaits: true,
                 },
             )],
         };

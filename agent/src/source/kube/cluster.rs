@@ -24,21 +24,33 @@ use trunkline_api::resources::LabelSelector;
 use trunkline_daemon::errors::chain;
 
 use super::config::Connection;
+use super::departures::{Departure, Departures};
 use super::health::Health;
-use super::instances::{Index, ObjectName, PodAddressLookup, PodAddresses, is_dual};
+use super::instances::{Index, ObjectName, PodAddressLookup, PodAddresses, Row, is_dual};
 use super::request::within;
 use super::writer::InstanceUpdate;
-use crate::ipam::{Counts, PodName, Record};
+use crate::ipam::{Counts, MigrationState, PodName, Record};
 
 /// Name of the watch of this node's IPInstances.
 pub(super) const INSTANCES: &str = "ipinstances";
 /// Time limit of a single request to the API server.
 pub(super) const QUESTION: Duration = Duration::from_secs(5);
 
+/// The lists that the live migrations of this node's pods need.
+#[derive(Default)]
+pub(super) struct Listed {
+    pub(super) instances: bool,
+    pub(super) departures: bool,
+}
+
 /// The changing part of the cluster's state.
 #[derive(Default)]
 pub(super) struct State {
     pub(super) index: Index,
+    /// Addresses of virtual machines that leave this node.
+    pub(super) departures: Departures,
+    /// Whether the API server has listed the two kinds since the start.
+    pub(super) listed: Listed,
     /// Faults of objects, for the operator.
     pub(super) faults: Vec<String>,
     /// The reason for which the API server rejects this node's NodeInfo, if it does.
@@ -116,8 +128,34 @@ impl Cluster {
         changed
     }
 
+    /// Changes the state and wakes all waiting tasks.
+    pub(super) fn update(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state());
+        self.has_changed();
+    }
+
+    /// Whether an IPInstance of this node has a part in a live migration. None: this is not known yet.
+    pub fn has_migrations(&self) -> Option<bool> {
+        let state = self.state();
+        let known = state.listed.instances && state.listed.departures;
+        let awaits = || state.index.rows().values().any(|row| row.awaits);
+        known.then(|| !state.departures.is_empty() || awaits())
+    }
+
+    /// The IPInstances about the live migration of an attachment: of its pod as target or holder, and
+    /// as source.
+    pub fn migration_rows(&self, record: &Record) -> (Vec<Row>, Vec<Departure>) {
+        let state = self.state();
+        let has = |address| record.addresses.iter().any(|assigned| assigned.address == address);
+        let is_its = |row: &Row| record.pod.uid.is_empty() || row.uid == record.pod.uid;
+        let own = state.index.of(&record.pod).map(|(_, row)| row);
+        let own = own.filter(|row| has(row.assigned.address) && is_its(row)).cloned().collect();
+        let departures = state.departures.values().filter(|row| has(row.address)).cloned().collect();
+        (own, departures)
+    }
+
     /// Changes whenever the index, the Node's cordon or the attachments change.
-    pub(super) fn changes(&self) -> watch::Receiver<u64> {
+    pub fn changes(&self) -> watch::Receiver<u64> {
         self.0.changed.subscribe()
     }
 
@@ -238,8 +276,12 @@ impl Cluster {
         Failure::new(Code::TryAgainLater, missing).with_details(details)
     }
 
-    /// Queues updates for the statuses of an attached pod's IPInstances.
+    /// Queues updates for the statuses of an attached pod's IPInstances. The status of the target of a
+    /// live migration follows when the virtual machine runs there.
     pub fn attached(&self, record: &Record) {
+        if record.migration == MigrationState::Inactive {
+            return self.has_changed();
+        }
         let updates: Vec<InstanceUpdate> = {
             let state = self.state();
             let has = |address| record.addresses.iter().any(|assigned| assigned.address == address);
@@ -308,7 +350,7 @@ impl Cluster {
     }
 
     /// The IPInstances of this node's pods.
-    pub(super) fn instances(&self) -> Vec<(ObjectName, super::instances::Row)> {
+    pub(super) fn instances(&self) -> Vec<(ObjectName, Row)> {
         let state = self.state();
         state.index.rows().iter().map(|(name, row)| (name.clone(), row.clone())).collect()
     }

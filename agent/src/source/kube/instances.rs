@@ -22,7 +22,8 @@
 //!
 //! **The owner of an IPInstance.** Its `spec.binding` contains the pod's name and UID. The next pod
 //! of a StatefulSet has the same name, and a retained address is bound to it again. During the live
-//! migration of a virtual machine the target's pod has the IPInstance too ([`MigrationTarget`]). If the runtime
+//! migration of a virtual machine the target's pod has the IPInstance too ([`MigrationTarget`]), and
+//! the binding has the source's pod. If the runtime
 //! passes no UID, the name is enough. An IPInstance during deletion has no owner.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,7 +38,7 @@ use trunkline_api::resources::{
     IPInstance, IPInstanceStatus, MigrationTarget, ValueError, parse_address, parse_mac,
 };
 
-use crate::ipam::{Assigned, PodName};
+use crate::ipam::{Assigned, MigrationState, PodName};
 
 /// Namespace and name of an object.
 pub type ObjectName = (String, String);
@@ -75,6 +76,9 @@ pub struct Row {
     pub others: Vec<InterfaceName>,
     /// The sandbox and the node in its status.
     pub seen: (String, String),
+    /// Whether the pod is the target of a live migration, and another pod runs the virtual machine.
+    #[serde(default)]
+    pub awaits: bool,
 }
 
 /// An IPInstance that cannot be read.
@@ -112,6 +116,7 @@ impl Row {
             field => field.to_owned(),
         };
         let target = migration_target(instance);
+        let awaits = target.as_ref().is_some_and(|target| !is_bound(instance, target));
         let status = instance.status.as_ref();
         let seen = |of: fn(&IPInstanceStatus) -> &String| status.map(of).cloned().unwrap_or_default();
         Ok(Some(Row {
@@ -149,6 +154,7 @@ impl Row {
                 meta.annotations.get(annotation::OTHER_INTERFACES).map(String::as_str).unwrap_or_default(),
             ),
             seen: (seen(|status| &status.sandbox_id), seen(|status| &status.node_name)),
+            awaits,
         }))
     }
 }
@@ -170,6 +176,8 @@ pub struct PodAddresses {
     pub several: bool,
     /// The names of the interfaces that the ADD of the pod's first attaches too.
     pub others: Vec<String>,
+    /// Its part in a live migration.
+    pub migration: MigrationState,
 }
 
 /// Result of a look-up of a pod's addresses.
@@ -306,6 +314,10 @@ impl Index {
                 .flat_map(|row| row.others.iter().filter(|other| !other.by_multus))
                 .map(|other| other.name.clone())
                 .collect(),
+            migration: match rows.iter().any(|row| row.awaits) {
+                true => MigrationState::Inactive,
+                false => MigrationState::Active,
+            },
         };
         match rows.iter().find_map(|row| row.dual).or(dual) {
             _ if rows.len() == 2 => PodAddressLookup::Complete(given),
@@ -347,9 +359,23 @@ fn migration_target(instance: &IPInstance) -> Option<MigrationTarget> {
     (instance.metadata.labels.get(label::NODE) == Some(&target.node_name)).then_some(target)
 }
 
+/// Whether the binding has the target's pod.
+fn is_bound(instance: &IPInstance, target: &MigrationTarget) -> bool {
+    instance.spec.binding.pod_uid == target.pod_uid
+}
+
+/// The target of a live migration, if the agent of its node reports in the status that the virtual
+/// machine runs there. The agent learns that earlier than the API server.
+pub(super) fn arrived_at(instance: &IPInstance) -> Option<MigrationTarget> {
+    let reported = instance.status.as_ref()?;
+    migration_target(instance)
+        .filter(|target| target.node_name == reported.node_name && target.pod_name == reported.pod_name)
+}
+
 /// The address and node of an overlay's IPInstance, if it has both.
 pub fn placed(instance: &IPInstance) -> Option<(IpAddr, String)> {
-    let node = Some(&instance.spec.binding.node_name)
+    let arrived = arrived_at(instance).map(|target| target.node_name);
+    let node = Some(arrived.as_ref().unwrap_or(&instance.spec.binding.node_name))
         .filter(|node| !node.is_empty())
         .or_else(|| instance.metadata.labels.get(label::NODE))?;
     let going = instance.metadata.deletion_timestamp.is_some();
@@ -416,8 +442,21 @@ mod tests {
             moving.metadata.labels.insert(label::NODE.to_owned(), node.to_owned());
             let row = Row::read(&moving).unwrap().unwrap();
             assert_eq!((row.pod.as_str(), row.uid.as_str()), (pod, uid), "on {node}");
+            assert_eq!(row.awaits, node == "n2", "on {node}");
             assert_eq!(placed(&moving).map(|(_, node)| node).as_deref(), Some("n1"), "the binding's node");
         }
+        moving.metadata.labels.insert(label::NODE.to_owned(), "n2".to_owned());
+        let reported = |pod: &str| IPInstanceStatus {
+            node_name: "n2".to_owned(),
+            pod_name: pod.to_owned(),
+            ..IPInstanceStatus::default()
+        };
+        moving.status = Some(reported("former-target"));
+        assert_eq!(placed(&moving).map(|(_, node)| node).as_deref(), Some("n1"), "of a failed migration");
+        moving.status = Some(reported("target"));
+        assert_eq!(placed(&moving).map(|(_, node)| node).as_deref(), Some("n2"), "its agent's report");
+        moving.spec.binding.pod_uid = "v".to_owned();
+        assert!(!Row::read(&moving).unwrap().unwrap().awaits, "the binding has the target");
     }
 
     #[test]

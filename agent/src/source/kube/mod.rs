@@ -21,6 +21,7 @@
 //! - `node`: the used fields of this Node.
 //! - `cordon`: whether the Node is cordoned, and empty.
 //! - [`instances`]: addresses by pod.
+//! - [`departures`]: addresses of virtual machines that leave this node.
 //! - [`l2`]: the node that answers for a service address in a VLAN.
 //! - [`cluster`]: the interface to the rest of the agent.
 //! - `remote`: RemoteSubnets and RemoteVteps of remote clusters.
@@ -35,7 +36,7 @@
 //! last state from the cache.
 //!
 //! **Load of a node on the API server**: watches of networks and subnets, of one Node, of the
-//! node's own IPInstances, and of each Secret. The watches of networks and subnets include their
+//! node's own IPInstances (two watches, the second for live migrations), and of each Secret. The watches of networks and subnets include their
 //! statuses, which the controller rarely writes. Each node also watches all Services of type
 //! LoadBalancer and all EndpointSlices, as every kube-proxy does. It watches all network policies,
 //! and all Namespaces and pods while there is a policy. When sessions change, there is an apply of the
@@ -48,6 +49,7 @@ pub mod coalesce;
 pub mod condition;
 pub mod config;
 pub mod cordon;
+pub mod departures;
 pub mod health;
 pub mod instances;
 pub mod l2;

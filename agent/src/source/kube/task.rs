@@ -37,6 +37,7 @@ use trunkline_api::resources::{
 use super::assemble::{Assembled, Objects, SecretState, assemble, secrets};
 use super::cache::{self, Remembered};
 use super::cluster::{Cluster, INSTANCES};
+use super::departures;
 use super::instances::{Row, placed};
 use super::node::ObservedNode;
 use super::remote;
@@ -61,6 +62,9 @@ const NODES: &str = "nodeinfoes";
 const OVERLAY: &str = "ipinstances of the overlay";
 /// The watch of this Node's addresses, which its NodeInfo may contain. Needed only in an overlay.
 const ADDRESSES: &str = "node's addresses";
+
+/// The watch of IPInstances of virtual machines that leave this node.
+const DEPARTURES: &str = "ipinstances that leave this node";
 
 const POOLS: &str = "servicepools";
 const ADVERTISEMENTS: &str = "serviceadvertisements";
@@ -286,7 +290,17 @@ impl Task {
         let health = self.start.cluster.health().clone();
         let selector = Selector::label(label::NODE, &node);
         health.started(INSTANCES);
-        tokio::spawn(run(FullObjects(Api::all(client)), selector, INSTANCES.to_owned(), health, report));
+        let instances = FullObjects(Api::all(client.clone()));
+        tokio::spawn(run(instances, selector, INSTANCES.to_owned(), health.clone(), report));
+        let (cluster, changes) = (self.start.cluster.clone(), self.changes.clone());
+        let report = move |change| {
+            departures::take(&cluster, change);
+            let is_open = !changes.is_closed();
+            async move { is_open }
+        };
+        let selector = Selector::label(label::MIGRATION_SOURCE, &node);
+        health.started(DEPARTURES);
+        tokio::spawn(run(FullObjects(Api::all(client)), selector, DEPARTURES.to_owned(), health, report));
     }
 
     /// Watches the whole Node only if its cordon matters.
@@ -741,7 +755,10 @@ fn take_instances(cluster: &Cluster, change: Change<Lenient<IPInstanceSpec>>) ->
         Change::Listed(objects) => {
             let rows: Vec<_> =
                 objects.into_iter().filter_map(|object| Some((name(&object), row(object)?))).collect();
-            cluster.change(|index| index.replace(rows));
+            cluster.update(|state| {
+                state.index.replace(rows);
+                state.listed.instances = true;
+            });
             Some(true)
         }
         Change::Applied(object) => {

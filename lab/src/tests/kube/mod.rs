@@ -27,6 +27,7 @@ mod storm;
 mod tenancy;
 mod twice;
 mod unsupported;
+mod vm_migration;
 mod vms;
 pub(super) mod walk;
 pub(super) mod webhook;
@@ -64,6 +65,7 @@ pub(super) const TESTS: &[&[Test]] = &[
     tenancy::TESTS,
     twice::TESTS,
     unsupported::TESTS,
+    vm_migration::TESTS,
     vms::TESTS,
     webhook::TESTS,
 ];
