@@ -547,7 +547,7 @@ async fn ipinstance_of_a_virtual_machine_is_hybridnets() {
     let labels = body["metadata"]["labels"].as_object().unwrap();
     let labels: Vec<&str> =
         labels.iter().filter(|(_, value)| value.is_null()).map(|(name, _)| name.as_str()).collect();
-    assert_eq!(labels.len(), 3, "{labels:?}");
+    assert_eq!(labels.len(), 4, "{labels:?}");
 }
 
 /// The watch of VirtualMachines may be behind: the API server's answer decides about a release.
