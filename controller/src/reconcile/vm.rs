@@ -137,7 +137,7 @@ pub struct Redirect {
     pub source: Option<(Arc<str>, Arc<str>)>,
 }
 
-/// The changes of IPInstances that are bound to `pod`, at the begin and at the end of a live migration.
+/// The changes of IPInstances that are bound to `pod`, at the start and at the end of a live migration.
 pub(super) fn redirect(
     cluster: &Cluster,
     key: &Key,
