@@ -55,6 +55,8 @@ const FAMILIES: &[(&str, Lab)] = &[
     ("trunkline_ready", Lab::TwoRacks),
     ("trunkline_remote_cluster_", Lab::Cluster),
     ("trunkline_request_", Lab::TwoRacks),
+    // No panel and no alert uses these metrics. `kube/settings` uses them.
+    ("trunkline_settings_", Lab::Cluster),
     ("trunkline_store_", Lab::TwoRacks),
     ("trunkline_subnet_", Lab::TwoRacks),
     ("trunkline_unrecorded_", Lab::TwoRacks),
