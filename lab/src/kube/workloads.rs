@@ -193,7 +193,9 @@ impl<'a> Nodes<'a> {
             self.count(workload, &nodes, &pods)?;
         }
         for pod in pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()) {
-            let of_workload = pod.metadata.owner_references.is_some();
+            // Pods of virtual machines belong to KubeVirt.
+            let mut owners = pod.metadata.owner_references.iter().flatten();
+            let of_workload = owners.any(|owner| owner.api_version == "apps/v1");
             if of_workload && !workloads.iter().any(|workload| workload.owns(pod)) {
                 self.delete(pod)?;
             }
