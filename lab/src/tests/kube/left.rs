@@ -1,6 +1,8 @@
 //! What hybridnet leaves in a cluster with a stopped virtual machine and a global Service, and what a
 //! migration must keep of it.
 
+use std::net::IpAddr;
+
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
@@ -11,6 +13,7 @@ use crate::kube::{Cluster, remote};
 const VM: &str = "disk";
 const ADDRESS: &str = "100.64.1.20";
 const MAC: &str = "02:12:34:56:78:70";
+const LAUNCHER: &str = "virt-launcher-disk-1";
 
 /// The Service, an endpoint of the other cluster, and the EndpointSlice for it.
 const SERVICE: &str = "shop";
@@ -128,17 +131,34 @@ fn create_service(cluster: &Cluster) -> Result<()> {
     )
 }
 
-/// Checks that the stopped virtual machine has its address, that the objects of the other cluster, which does not answer, are still there, and that its
+/// Starts the virtual machine as KubeVirt does. Returns the name of its pod.
+pub(super) fn start_vm(cluster: &Cluster, node: &str) -> Result<&'static str> {
+    let vm = uid(cluster, "virtualmachine", VM)?;
+    let instance = json!({
+        "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+        "metadata": {"name": VM, "namespace": "default", "ownerReferences": [vms::owner("VirtualMachine", VM, &vm)]},
+        "spec": {},
+    });
+    apply(cluster, &[instance])?;
+    let instance = uid(cluster, "virtualmachineinstance", VM)?;
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": LAUNCHER, "namespace": "default", "ownerReferences": [vms::owner("VirtualMachineInstance", VM, &instance)]},
+        "spec": {"nodeName": node, "containers": [{"name": "compute", "image": "registry.k8s.io/pause:3.10"}]},
+    });
+    apply(cluster, &[pod])?;
+    Ok(LAUNCHER)
+}
+
+/// Checks the address of the started virtual machine.
+pub(super) fn has_its_address(address: IpAddr) -> Result<()> {
+    ensure!(address.to_string() == ADDRESS, "the virtual machine had {ADDRESS} and has {address}");
+    Ok(())
+}
+
+/// Checks that the objects of the other cluster, which does not answer, are still there, and that its
 /// endpoint still belongs to the Service.
 pub(super) fn is_kept(cluster: &Cluster) -> Result<()> {
-    let name = ADDRESS.replace('.', "-");
-    let instance: Value =
-        serde_json::from_str(&cluster.kubectl(["get", "ipinstance", &name, "-o", "json"])?)?;
-    ensure!(
-        instance["spec"]["address"]["mac"] == MAC
-            && instance["spec"]["binding"]["referredObject"]["name"] == VM,
-        "the IPInstance of the stopped virtual machine is {instance}"
-    );
     for kind in ["remotesubnet/west-overlay", "remotevtep/west-node1"] {
         cluster.kubectl(["get", kind]).with_context(|| format!("{kind} is gone"))?;
     }

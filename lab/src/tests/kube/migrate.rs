@@ -38,7 +38,7 @@ pub(super) const TESTS: &[Test] = &[
     Test {
         name: "kube/migrate",
         about: "docs/migrate-from-hybridnet.md followed on a real API server: node by node, back and \
-            forth; addresses and MACs, the address of a stopped virtual machine and endpoints of a global Service are kept, and no denied datagram arrives, with Felix on the nodes of hybridnet",
+            forth; addresses and MACs, also those of a stopped virtual machine, and endpoints of a global Service are kept, and no denied datagram arrives, with Felix on the nodes of hybridnet",
         run: migrate,
     },
 ];
@@ -132,6 +132,10 @@ fn migrate(context: &Lab) -> Result<Verdict> {
         let (_, third) = it.running("db-2")?;
         ensure!(third.to_string() == "100.64.1.5", "db-2 got {third}");
         kept.push(third);
+        // So does the virtual machine, which hybridnet left stopped.
+        let (_, machine) = it.running(left::start_vm(cluster, "node1b")?)?;
+        left::has_its_address(machine)?;
+        kept.push(machine);
         let pings = it.pings(&kept)?;
         page.section("5. After the last node")?;
         rolled_out(cluster, "daemonset/trunkline-agent")?;
