@@ -143,7 +143,11 @@ pub(super) fn start_vm(cluster: &Cluster, node: &str) -> Result<&'static str> {
     let instance = uid(cluster, "virtualmachineinstance", VM)?;
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod",
-        "metadata": {"name": LAUNCHER, "namespace": "default", "ownerReferences": [vms::owner("VirtualMachineInstance", VM, &instance)]},
+        "metadata": {
+            // The policies of the test deny all traffic with such pods.
+            "name": LAUNCHER, "namespace": "default", "labels": {"app": "guard"},
+            "ownerReferences": [vms::owner("VirtualMachineInstance", VM, &instance)],
+        },
         "spec": {"nodeName": node, "containers": [{"name": "compute", "image": "registry.k8s.io/pause:3.10"}]},
     });
     apply(cluster, &[pod])?;
