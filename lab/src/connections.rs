@@ -17,10 +17,15 @@ use crate::shell::{Seen, wait_for};
 /// Time limit of a connection and of its answer. Within this time a lost SYN is not retransmitted.
 const BOUND: Duration = Duration::from_millis(900);
 
-/// Source ports, which all clients use in turn. A server holds the state of a connection whose last
-/// packet was lost for up to a minute, and answers a new connection from the same port with it. So
-/// no port is used twice within 50,000 connections.
-const PORTS: Range<u16> = 10_000..60_000;
+/// Source ports, which all clients of this process use in turn. A server holds the state of a connection
+/// whose last packet was lost for up to a minute, and answers a new connection from the same port with it.
+/// A node holds the entry of a SYN that no service proxy translated for two minutes. So no port is used
+/// twice within 22,768 connections, and other clients of the lab, whose ports the kernel chooses, use
+/// none of these.
+const PORTS: Range<u16> = 10_000..32_768;
+
+/// The next of these ports, counted from their start.
+static NEXT: AtomicU16 = AtomicU16::new(0);
 
 /// The end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,13 +70,12 @@ impl Connections {
         pause: Duration,
     ) -> Result<Self> {
         let (stop, made) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
-        let ports = Arc::new(AtomicU16::new(0));
         let (results, attempts) = mpsc::channel();
         let (ready, is_ready) = mpsc::channel();
         let start = |first: usize| {
             let (from, stop, results, ready) =
                 (from.clone(), Arc::clone(&stop), results.clone(), ready.clone());
-            let (made, ports) = (Arc::clone(&made), Arc::clone(&ports));
+            let made = Arc::clone(&made);
             let targets: Vec<SocketAddr> = targets
                 .iter()
                 .cycle()
@@ -87,7 +91,7 @@ impl Connections {
                     if !is_inside || stop.load(Ordering::Relaxed) {
                         return;
                     }
-                    if results.send(connect(*target, &ports)).is_err() {
+                    if results.send(connect(*target)).is_err() {
                         return;
                     }
                     made.fetch_add(1, Ordering::Relaxed);
@@ -131,9 +135,9 @@ impl Drop for Connections {
     }
 }
 
-fn connect(to: SocketAddr, ports: &AtomicU16) -> Attempt {
+fn connect(to: SocketAddr) -> Attempt {
     let began = Instant::now();
-    let (port, text) = match bound(to, ports) {
+    let (port, text) = match bound(to) {
         Ok((socket, port)) => (port, greeting(socket, to)),
         Err(error) => (0, Err(error)),
     };
@@ -153,12 +157,12 @@ fn connect(to: SocketAddr, ports: &AtomicU16) -> Attempt {
 }
 
 /// A socket with the next source port.
-fn bound(to: SocketAddr, ports: &AtomicU16) -> std::io::Result<(Socket, u16)> {
+fn bound(to: SocketAddr) -> std::io::Result<(Socket, u16)> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
     let count = PORTS.end - PORTS.start;
     loop {
         let next = |used: u16| Some((used + 1) % count);
-        let used = ports.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).unwrap_or_default();
+        let used = NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).unwrap_or_default();
         let port = PORTS.start + used;
         let from = match to {
             SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)),
