@@ -28,26 +28,40 @@ pub(crate) fn labels(fabric: &Fabric, name: &str) -> Result<BTreeMap<String, Str
     Ok(serde_json::from_value(config.remove("nodeLabels").unwrap_or_else(|| json!({})))?)
 }
 
-/// Sets `services.proxy` in the configuration of a node's agent.
-pub(crate) fn configure_proxy(fabric: &Fabric, name: &str, proxy: &Value) -> Result<()> {
+/// Sets fields in the configuration of a node's agent.
+pub(crate) fn configure(
+    fabric: &Fabric,
+    name: &str,
+    fields: impl IntoIterator<Item = (String, Value)>,
+) -> Result<()> {
     let (file, mut config) = configuration(fabric, name)?;
-    config.insert("services".to_owned(), json!({ "proxy": proxy }));
+    config.extend(fields);
     // The file is overwritten in place, because the node has mounted this file.
     Ok(std::fs::write(&file, serde_json::to_string_pretty(&config)?)?)
+}
+
+/// Sets `services.proxy` in the configuration of a node's agent.
+pub(crate) fn configure_proxy(fabric: &Fabric, name: &str, proxy: &Value) -> Result<()> {
+    configure(fabric, name, [("services".to_owned(), json!({ "proxy": proxy }))])
 }
 
 /// Restarts a node's agent with `source: kube`. The node's Node has its labels.
 pub(crate) fn follow_cluster(fabric: &Fabric, name: &str, kubeconfig: &Path) -> Result<()> {
     let host = fabric.host(name)?;
+    use_cluster(fabric, name, kubeconfig)?;
+    client::end_agent(host, Signal::TERM)?;
+    client::start_agent(host)
+}
+
+/// Writes `source: kube` into the configuration of a node's agent.
+pub(crate) fn use_cluster(fabric: &Fabric, name: &str, kubeconfig: &Path) -> Result<()> {
     let (file, mut config) = configuration(fabric, name)?;
     config.remove("nodeLabels");
     config.remove("manifests");
     config.insert("source".to_owned(), json!("kube"));
     config.insert("kube".to_owned(), json!({ "kubeconfig": kubeconfig, "namespace": NAMESPACE }));
     // The file is overwritten in place, because the node has mounted this file.
-    std::fs::write(&file, serde_json::to_string_pretty(&config)?)?;
-    client::end_agent(host, Signal::TERM)?;
-    client::start_agent(host)
+    Ok(std::fs::write(&file, serde_json::to_string_pretty(&config)?)?)
 }
 
 /// The addresses that a kubelet would report for a host.

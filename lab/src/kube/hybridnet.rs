@@ -17,6 +17,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
+use ipnet::Ipv4Net;
 
 use super::Cluster;
 use super::daemon::Daemon;
@@ -114,17 +115,23 @@ pub(super) struct Node {
     since: Option<Instant>,
 }
 
+/// Starts the stand-in for the daemon of a node: its socket is open until the returned value is dropped.
+pub(crate) fn listen(host: &Host) -> Result<UnixListener> {
+    let socket = host.within(|| {
+        std::fs::create_dir_all("/run/cni")?;
+        let _left = std::fs::remove_file("/run/cni/hybridnet.sock");
+        // hybridnet's init container does the same.
+        std::fs::create_dir_all("/etc/cni/net.d")?;
+        std::fs::write("/etc/cni/net.d/06-hybridnet.conflist", CONFIGURATION)?;
+        Ok(UnixListener::bind("/run/cni/hybridnet.sock")?)
+    })?;
+    host.sh(RULE)?;
+    Ok(socket)
+}
+
 impl Node {
     pub(super) fn start(host: &Host, cluster: &Cluster, felix: Option<&Path>) -> Result<Self> {
-        let socket = host.within(|| {
-            std::fs::create_dir_all("/run/cni")?;
-            let _left = std::fs::remove_file("/run/cni/hybridnet.sock");
-            // hybridnet's init container does the same.
-            std::fs::create_dir_all("/etc/cni/net.d")?;
-            std::fs::write("/etc/cni/net.d/06-hybridnet.conflist", CONFIGURATION)?;
-            Ok(UnixListener::bind("/run/cni/hybridnet.sock")?)
-        })?;
-        host.sh(RULE)?;
+        let socket = listen(host)?;
         let felix = felix.map(|program| {
             cluster.daemon(&format!("{}-felix", host.name), Self::felix(host, cluster, program))
         });
@@ -162,8 +169,16 @@ impl Node {
     }
 }
 
+/// The VLAN of pods.
+pub(crate) struct Vlan<'a> {
+    pub parent: &'a str,
+    pub id: u16,
+    pub subnet: Ipv4Net,
+    pub gateway: Ipv4Addr,
+}
+
 /// A pod that the stand-in of the plugin attached.
-pub(super) struct Attachment {
+pub(crate) struct Attachment {
     device: String,
     address: Ipv4Addr,
 }
@@ -180,10 +195,6 @@ impl Attachment {
         mac: &str,
     ) -> Result<Self> {
         let IpAddr::V4(address) = address else { bail!("{address}: the stand-in only has IPv4") };
-        let pod = format!("{}.{}", sandbox.identity.namespace, sandbox.identity.name);
-        let device = host.sh(&format!("printf hybr%s $(printf %s {pod} | sha1sum | cut -c1-11)"))?;
-        let attachment = Self { device, address };
-        let device = attachment.device.as_str();
         let peers = ["get", "networks", "-o", "jsonpath={.items[*].spec.config.bgpPeers[*].address}"];
         let hops: String =
             cluster.kubectl(peers)?.split_whitespace().map(|peer| format!(" nexthop via {peer}")).collect();
@@ -194,11 +205,53 @@ impl Attachment {
                 "ip route replace default table 40000{hops}; ip rule add priority 2 from {address} lookup 40000"
             )
         };
+        let attachment = Self::connect(host, sandbox, address, mac)?;
+        host.sh(&format!("set -e\n{way_out}"))?;
+        let nodes =
+            host.sh("ip -4 -o address show scope global | grep ' eth' | sed 's/.* inet //; s:/.*::'")?;
+        for tor in attachment.routers(fabric)? {
+            let ways = nodes.split_whitespace().map(|via| format!("ip route replace {address}/32 via {via}"));
+            tor.sh(&ways.collect::<Vec<_>>().join(" 2>/dev/null || "))?;
+        }
+        Ok(attachment)
+    }
+
+    /// Attaches a sandbox, as hybridnet's plugin and daemon do for a pod of a VLAN. The daemon puts an
+    /// address of a local pod on the VLAN device, without its routes: an "enhanced" address.
+    pub(crate) fn add_to_vlan(
+        host: &Host,
+        sandbox: &Sandbox,
+        address: Ipv4Addr,
+        mac: &str,
+        vlan: &Vlan<'_>,
+    ) -> Result<Self> {
+        let Vlan { parent, id, subnet, gateway } = vlan;
+        let attachment = Self::connect(host, sandbox, address, mac)?;
+        let (device, length) = (format!("{parent}.{id}"), subnet.prefix_len());
+        host.sh(&format!(
+            "set -e
+             ip link add link {parent} name {device} up type vlan id {id}
+             ip address add {address}/{length} dev {device} scope link noprefixroute
+             ip route flush table local dev {device}
+             ip neighbor add proxy {address} dev {device}
+             ip route add {subnet} dev {device} scope link table 10000
+             ip route add default via {gateway} dev {device} table 10000
+             ip rule add priority 2 lookup 40000
+             ip rule add priority 3 fwmark 0x20/0x20 lookup 40001
+             ip rule add priority 4 from {subnet} fwmark 0/0x4040 lookup 10000"
+        ))?;
+        Ok(attachment)
+    }
+
+    /// Connects a sandbox to its node.
+    fn connect(host: &Host, sandbox: &Sandbox, address: Ipv4Addr, mac: &str) -> Result<Self> {
+        let pod = format!("{}.{}", sandbox.identity.namespace, sandbox.identity.name);
+        let device = host.sh(&format!("printf hybr%s $(printf %s {pod} | sha1sum | cut -c1-11)"))?;
         let (inside, pod_ns) = (&sandbox.ns, sandbox.ns.name());
         host.ns.ip([
             "link",
             "add",
-            device,
+            &device,
             "address",
             GATEWAY_MAC,
             "type",
@@ -218,16 +271,9 @@ impl Attachment {
         host.sh(&format!(
             "set -e
              ip link set {device} up
-             {way_out}
              ip route replace {address}/32 dev {device} table 39999"
         ))?;
-        let nodes =
-            host.sh("ip -4 -o address show scope global | grep ' eth' | sed 's/.* inet //; s:/.*::'")?;
-        for tor in attachment.routers(fabric)? {
-            let ways = nodes.split_whitespace().map(|via| format!("ip route replace {address}/32 via {via}"));
-            tor.sh(&ways.collect::<Vec<_>>().join(" 2>/dev/null || "))?;
-        }
-        Ok(attachment)
+        Ok(Self { device, address })
     }
 
     /// Detaches the pod.

@@ -550,14 +550,7 @@ impl<'a> Kubelet<'a> {
                 State::Failed(_) | State::StandIn(_) => {}
             }
         }
-        self.host.sh(
-            "for link in $(ip -o link | sed 's/^[0-9]*: //; s/[@:].*//' | grep -vE '^(lo|eth[0-9]+)$'); do ip link del $link || :; done
-             for family in -4 -6; do
-                 ip $family rule flush; ip $family rule add priority 32766 table main; [ $family = -6 ] || ip rule add priority 32767 table default
-                 for table in $(ip $family -o route show table all | grep -o 'table [0-9]*' | sort -u | cut -d' ' -f2); do ip $family route flush table $table; done
-             done
-             nft flush ruleset; ! command -v ipset >/dev/null || ipset destroy; rm -rf /run/trunkline/* /run/cni",
-        )?;
+        clear_kernel(self.host)?;
         self.report_node(true)
     }
 
@@ -683,6 +676,19 @@ impl<'a> Kubelet<'a> {
             _ => bail!("pod {pod} is not attached on {}", self.node()),
         }
     }
+}
+
+/// Removes everything from a node that a reboot removes: the kernel's state, and the files in /run.
+pub(crate) fn clear_kernel(host: &Host) -> Result<()> {
+    host.sh(
+        "for link in $(ip -o link | sed 's/^[0-9]*: //; s/[@:].*//' | grep -vE '^(lo|eth[0-9]+)$'); do ip link del $link || :; done
+         for family in -4 -6; do
+             ip $family rule flush; ip $family rule add priority 32766 table main; [ $family = -6 ] || ip rule add priority 32767 table default
+             for table in $(ip $family -o route show table all | grep -o 'table [0-9]*' | sort -u | cut -d' ' -f2); do ip $family route flush table $table; done
+         done
+         nft flush ruleset; ! command -v ipset >/dev/null || ipset destroy; rm -rf /run/trunkline/* /run/cni",
+    )
+    .map(drop)
 }
 
 /// A command as a line of shell, with its environment.

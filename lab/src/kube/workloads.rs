@@ -397,7 +397,8 @@ impl<'a> Nodes<'a> {
     }
 }
 
-fn write_program(path: &Path, text: &str) -> Result<()> {
+/// Writes a shell script.
+pub(crate) fn write_program(path: &Path, text: &str) -> Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
     std::fs::write(path, format!("#!/bin/sh\nset -eu\n{text}"))
         .with_context(|| path.display().to_string())?;

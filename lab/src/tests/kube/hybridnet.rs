@@ -9,13 +9,15 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
 use super::flows::POLICIES;
-use super::install::wait_text;
+use super::install::{NODES, STATEFUL_SET, established, wait_text};
 use crate::kube::Cluster;
 use crate::kube::hybridnet::Felix;
 use crate::shell::run;
 
-/// The pods, by the last octet of their addresses. 100.64.1.5 is reserved for db-2.
-const PODS: [(u8, &str, &str); 8] = [
+/// A pod: the last octet of its address, namespace and name. 100.64.1.5 is reserved for db-2.
+type Pod = (u8, &'static str, &'static str);
+
+const PODS: [Pod; 8] = [
     (1, "default", "db-0"),
     (2, "default", "db-1"),
     (3, "default", "web-node1a-1"),
@@ -33,6 +35,9 @@ pub(super) struct Left {
     manifest: &'static str,
     /// hybridnet's labels of each node.
     labels: &'static [&'static str],
+    /// The nodes. Their addresses are 10.1.0.11 and 10.1.0.12.
+    nodes: [&'static str; 2],
+    pods: &'static [Pod],
 }
 
 /// Pods of a BGP network.
@@ -41,6 +46,8 @@ pub(super) const RACK: Left = Left {
     subnet: "rack1-v4",
     manifest: NETWORK,
     labels: &["network=rack1", "networking.alibaba.com/bgp-network-attachment=true"],
+    nodes: NODES,
+    pods: &PODS,
 };
 
 /// Pods of an overlay: the default of hybridnet's chart.
@@ -49,6 +56,18 @@ pub(super) const OVERLAY: Left = Left {
     subnet: "init",
     manifest: OVERLAY_NETWORK,
     labels: &["networking.alibaba.com/overlay-network-attachment=true"],
+    nodes: NODES,
+    pods: &PODS,
+};
+
+/// Pods of a VLAN.
+pub(super) const VLAN: Left = Left {
+    network: "rack1",
+    subnet: "rack1-v4",
+    manifest: VLAN_NETWORK,
+    labels: &["network=rack1", "networking.alibaba.com/underlay-network-attachment=true"],
+    nodes: ["node1", "node2"],
+    pods: &[PODS[0], PODS[1]],
 };
 
 /// Prepares the API server for Felix: its kinds, and a datastore that is ready.
@@ -60,14 +79,32 @@ pub(super) fn prepare_felix(cluster: &Cluster, felix: &Felix) -> Result<()> {
     cluster.apply(&ready.to_string()).map(drop)
 }
 
-/// Installs the kinds, the webhooks and the workloads, and the Network with its key in clear text.
-/// Returns once the daemons are ready.
+/// Creates the objects of [`create`] and the pods' workloads. Returns once the daemons are ready.
 pub(super) fn install(cluster: &Cluster, left: &Left) -> Result<()> {
+    create(cluster, left)?;
+    cluster.kubectl([
+        "-n",
+        "kube-system",
+        "rollout",
+        "status",
+        "daemonset/hybridnet-daemon",
+        "--timeout=120s",
+    ])?;
+    cluster.apply(POLICIES)?;
+    cluster.apply(STATEFUL_SET)?;
+    cluster.apply(PODS_OF_NODES)?;
+    cluster.kubectl(["scale", "statefulset", "db", "--replicas=2"])?;
+    Ok(())
+}
+
+/// Creates the kinds, the webhooks and workloads of hybridnet, the Network with its key in clear text,
+/// and the NodeInfos.
+pub(super) fn create(cluster: &Cluster, left: &Left) -> Result<()> {
     for kind in kinds() {
         cluster.apply(&kind.to_string())?;
     }
     for kind in ["networks", "subnets", "ipinstances", "nodeinfoes"] {
-        super::install::established(cluster, kind)?;
+        established(cluster, kind)?;
     }
     cluster.apply(WORKLOADS)?;
     cluster.apply(left.manifest)?;
@@ -75,7 +112,7 @@ pub(super) fn install(cluster: &Cluster, left: &Left) -> Result<()> {
         (
             "network",
             left.network,
-            json!({ "lastAllocatedSubnet": left.subnet, "nodeList": ["node1a", "node1b"], "subnetList": [left.subnet],
+            json!({ "lastAllocatedSubnet": left.subnet, "nodeList": left.nodes, "subnetList": [left.subnet],
             "statistics": { "total": 253, "used": 9, "available": 244 }, "ipv6Statistics": { "total": 0, "used": 0, "available": 0 },
             "dualStackStatistics": { "total": 0, "used": 0, "available": 0 } }),
         ),
@@ -87,7 +124,7 @@ pub(super) fn install(cluster: &Cluster, left: &Left) -> Result<()> {
     ] {
         patch_status(cluster, kind, name, &status)?;
     }
-    for (number, node) in super::install::NODES.into_iter().enumerate() {
+    for (number, node) in left.nodes.into_iter().enumerate() {
         let info = json!({ "apiVersion": "networking.alibaba.com/v1", "kind": "NodeInfo", "metadata": { "name": node },
             "spec": { "vtepInfo": { "ip": format!("10.1.0.{}", 11 + number), "mac": format!("02:00:00:00:00:{:02x}", 17 + number),
                 "localIPs": [format!("10.1.0.{}", 11 + number)] } } });
@@ -95,18 +132,6 @@ pub(super) fn install(cluster: &Cluster, left: &Left) -> Result<()> {
         patch_status(cluster, "nodeinfo", node, &json!({ "updateTimestamp": "2026-01-01T00:00:00Z" }))?;
         run(&mut cluster.kubectl_command(&[&["label", "node", node][..], left.labels].concat()))?;
     }
-    cluster.kubectl([
-        "-n",
-        "kube-system",
-        "rollout",
-        "status",
-        "daemonset/hybridnet-daemon",
-        "--timeout=120s",
-    ])?;
-    cluster.apply(POLICIES)?;
-    cluster.apply(super::install::STATEFUL_SET)?;
-    cluster.apply(PODS_OF_NODES)?;
-    cluster.kubectl(["scale", "statefulset", "db", "--replicas=2"])?;
     Ok(())
 }
 
@@ -115,21 +140,30 @@ fn patch_status(cluster: &Cluster, kind: &str, name: &str, status: &Value) -> Re
     cluster.kubectl(["patch", kind, name, "--subresource=status", "--type=merge", "-p", &patch]).map(drop)
 }
 
+/// Acts as hybridnet's manager. Returns once the pods run.
+pub(super) fn give_addresses(cluster: &Cluster, left: &Left) -> Result<()> {
+    allocate(cluster, left)?;
+    for (_, namespace, name) in left.pods {
+        cluster.kubectl(["-n", namespace, "wait", "pod", name, "--for=condition=Ready", "--timeout=60s"])?;
+    }
+    report_pods(cluster, left)
+}
+
+fn pod(cluster: &Cluster, namespace: &str, name: &str) -> Result<Value> {
+    Ok(serde_json::from_str(&cluster.kubectl(["-n", namespace, "get", "pod", name, "-o", "json"])?)?)
+}
+
 /// Acts as hybridnet's manager: creates an IPInstance for each pod, and adds hybridnet's finalizer
 /// to the pods of StatefulSets. One more IPInstance is retained for db-2, which was scaled away.
-/// Returns once the pods run.
-pub(super) fn give_addresses(cluster: &Cluster, left: &Left) -> Result<()> {
-    let object = |namespace: &str, name: &str| -> Result<Value> {
-        Ok(serde_json::from_str(&cluster.kubectl(["-n", namespace, "get", "pod", name, "-o", "json"])?)?)
-    };
-    for (last, namespace, name) in PODS {
+pub(super) fn allocate(cluster: &Cluster, left: &Left) -> Result<()> {
+    for &(last, namespace, name) in left.pods {
         wait_text(
             cluster,
             &["-n", namespace, "get", "pod", name, "--ignore-not-found", "-o", "jsonpath={.spec.nodeName}"],
             &format!("pod {name}"),
             |node| !node.is_empty(),
         )?;
-        let pod = object(namespace, name)?;
+        let pod = pod(cluster, namespace, name)?;
         let owner = &pod["metadata"]["ownerReferences"][0];
         cluster.apply(&instance(left, last, (namespace, name), owner, Some(&pod)).to_string())?;
         if owner["kind"] == "StatefulSet" {
@@ -139,10 +173,13 @@ pub(super) fn give_addresses(cluster: &Cluster, left: &Left) -> Result<()> {
     }
     let set: Value = serde_json::from_str(&cluster.kubectl(["get", "statefulset", "db", "-o", "json"])?)?;
     let owner = json!({ "apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "uid": set["metadata"]["uid"], "controller": true });
-    cluster.apply(&instance(left, 5, ("default", "db-2"), &owner, None).to_string())?;
-    for (last, namespace, name) in PODS {
-        cluster.kubectl(["-n", namespace, "wait", "pod", name, "--for=condition=Ready", "--timeout=60s"])?;
-        let pod = object(namespace, name)?;
+    cluster.apply(&instance(left, 5, ("default", "db-2"), &owner, None).to_string()).map(drop)
+}
+
+/// Acts as hybridnet's daemons: writes the statuses of the IPInstances of running pods.
+pub(super) fn report_pods(cluster: &Cluster, left: &Left) -> Result<()> {
+    for &(last, namespace, name) in left.pods {
+        let pod = pod(cluster, namespace, name)?;
         let status = json!({ "status": { "podName": name, "podNamespace": namespace, "nodeName": pod["spec"]["nodeName"],
             "sandboxID": format!("sandbox-{last}"), "updateTimestamp": "2026-01-01T00:00:00Z" } });
         let instance = format!("100-64-1-{last}");
@@ -375,6 +412,19 @@ apiVersion: networking.alibaba.com/v1
 kind: Subnet
 metadata: { name: rack1-v4, finalizers: [networking.alibaba.com/metrics-registered] }
 spec: { network: rack1, range: { version: "4", cidr: 100.64.1.0/24 } }
+"#;
+
+/// A VLAN, as the page's administrator created it for hybridnet.
+const VLAN_NETWORK: &str = r#"
+apiVersion: networking.alibaba.com/v1
+kind: Network
+metadata: { name: rack1, finalizers: [networking.alibaba.com/metrics-registered] }
+spec: { type: Underlay, mode: VLAN, netID: 11, nodeSelector: { network: rack1 } }
+---
+apiVersion: networking.alibaba.com/v1
+kind: Subnet
+metadata: { name: rack1-v4, finalizers: [networking.alibaba.com/metrics-registered] }
+spec: { network: rack1, range: { version: "4", cidr: 100.64.1.0/24, gateway: 100.64.1.254 } }
 "#;
 
 /// The Network and Subnet that hybridnet's chart creates.

@@ -44,7 +44,7 @@ fn kinds() -> impl Iterator<Item = Value> {
     })
 }
 
-fn uid(cluster: &Cluster, kind: &str, name: &str) -> Result<String> {
+pub(super) fn uid(cluster: &Cluster, kind: &str, name: &str) -> Result<String> {
     cluster.kubectl(["get", kind, name, "-o", "jsonpath={.metadata.uid}"])
 }
 

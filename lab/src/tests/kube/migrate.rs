@@ -219,12 +219,12 @@ fn overlay(context: &Lab) -> Result<Verdict> {
 const OVERLAY_VALUES: &str =
     "daemon: {preferVxlanInterfaces: eth1}\nmanager: {replicas: 2}\nwebhook: {replicas: 1}\n";
 /// There are no BGP sessions.
-const WAIT_SESSIONS: &str =
+pub(super) const WAIT_SESSIONS: &str =
     "kubectl wait nodeinfo $NODE --for=jsonpath='{.status.peers[0].state}'=Established --timeout=2m";
 
 /// The page, whose section about network policies adds a command to the way back.
-const PAGE: &str = "docs/migrate-from-hybridnet.md";
-const GET_VALUES: &str = "helm -n kube-system get values hybridnet --all --output yaml";
+pub(super) const PAGE: &str = "docs/migrate-from-hybridnet.md";
+pub(super) const GET_VALUES: &str = "helm -n kube-system get values hybridnet --all --output yaml";
 /// Values of hybridnet's release, for two nodes with pods of an Underlay network. The others have
 /// their defaults.
 const VALUES: &str =

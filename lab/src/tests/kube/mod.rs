@@ -17,6 +17,7 @@ mod interfaces;
 mod leader;
 mod left;
 mod migrate;
+mod migrate_vlan;
 mod multi_cluster;
 mod overlay;
 mod own_node;
@@ -56,6 +57,7 @@ pub(super) const TESTS: &[&[Test]] = &[
     install::TESTS,
     interfaces::TESTS,
     migrate::TESTS,
+    migrate_vlan::TESTS,
     multi_cluster::TESTS,
     overlay::TESTS,
     own_node::TESTS,
@@ -71,7 +73,7 @@ pub(super) const TESTS: &[&[Test]] = &[
 ];
 
 /// The parts of tests that run in a user-mode kernel.
-pub(super) const INSIDE: &[Test] = &[multi_cluster::vlan::INSIDE];
+pub(super) const INSIDE: &[Test] = &[multi_cluster::vlan::INSIDE, migrate_vlan::INSIDE];
 
 /// Runs a test on a cluster of this name, or skips it if no cluster is possible.
 pub(super) fn cluster(
