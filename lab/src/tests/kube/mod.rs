@@ -27,6 +27,7 @@ mod settings;
 mod storm;
 mod tenancy;
 mod twice;
+mod two_racks;
 mod unsupported;
 mod vm_migration;
 mod vms;

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use ipnet::IpNet;
 use serde_json::Value;
 
-use super::{Test, Verdict, cluster, crds, webhook};
+use super::{Test, Verdict, crds, two_racks, webhook};
 use crate::fabric::Fabric;
 use crate::kube::Cluster;
 use crate::kube::controller::Replicas;
@@ -20,7 +20,7 @@ use crate::kube::rights::{self, Accounts, Rack, Unseen, agent_on};
 use crate::shell::{Seen, wait_for};
 use crate::tests::{Context as Lab, passed};
 use crate::topology::Image;
-use crate::{client, evidence, routers};
+use crate::{client, routers};
 
 pub(super) const TESTS: &[Test] = &[Test {
     name: "kube/racks",
@@ -138,40 +138,8 @@ const SECRETS: &str = "
 {apiVersion: v1, kind: Secret, metadata: {name: rack2, namespace: kube-system}, stringData: {password: rack2-lab-secret}}
 ";
 
-const SUBNETS: &str = "
-apiVersion: networking.alibaba.com/v1
-kind: Subnet
-metadata: { name: rack1-v4 }
-spec: { network: rack1, range: { version: '4', cidr: 10.201.0.0/16 } }
----
-apiVersion: networking.alibaba.com/v1
-kind: Subnet
-metadata: { name: rack1-v6 }
-spec: { network: rack1, range: { version: '6', cidr: 'fd00:201::/112' } }
----
-apiVersion: networking.alibaba.com/v1
-kind: Subnet
-metadata: { name: rack2-v4 }
-spec: { network: rack2, range: { version: '4', cidr: 10.202.0.0/16 } }
----
-apiVersion: networking.alibaba.com/v1
-kind: Subnet
-metadata: { name: rack2-v6 }
-spec: { network: rack2, range: { version: '6', cidr: 'fd00:202::/112' } }
-";
-
 fn racks(context: &Lab) -> Result<Verdict> {
-    let (product, controller) = (context.product()?, context.controller()?);
-    cluster(context, "racks", |cluster| {
-        let fabric = Fabric::up(&context.place, "two-racks", &product)?;
-        fabric.watched(|fabric| {
-            evidence::capture(fabric)?;
-            for node in fabric.topology.with_image(Image::Node) {
-                client::wait_answering(fabric.host(node)?)?;
-            }
-            Racks { cluster, fabric }.test(&controller)
-        })
-    })
+    two_racks::run(context, "racks", |cluster, fabric, controller| Racks { cluster, fabric }.test(controller))
 }
 
 struct Racks<'a> {
@@ -186,7 +154,7 @@ impl Racks<'_> {
         cluster.apply(SECRETS)?;
         cluster.apply(&self.network("node1a")?)?;
         cluster.apply(&self.network("node2a")?)?;
-        cluster.apply(SUBNETS)?;
+        cluster.apply(two_racks::SUBNETS)?;
         cluster.wait(Pretended::new(cluster.client()).namespace(NAMESPACE))?;
         let accounts = Accounts::create(cluster, &RACKS)?;
         let _doorways = nodes::join(cluster, self.fabric, |node| {

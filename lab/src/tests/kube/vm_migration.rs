@@ -16,7 +16,8 @@ use serde_json::{Value, json};
 use trunkline_api::resources::parse_mac;
 
 use super::vms::{CRDS, owner};
-use super::{Test, Verdict, cluster, crds};
+use super::{Test, Verdict, crds, two_racks};
+use crate::client;
 use crate::cni::{self, Identity, Sandbox};
 use crate::fabric::Fabric;
 use crate::kube::Cluster;
@@ -27,7 +28,6 @@ use crate::kube::rights::{Accounts, WITHOUT_KEYS, agent_on};
 use crate::shell::{Seen, wait_for};
 use crate::tests::{Context as Lab, passed};
 use crate::topology::Image;
-use crate::{client, evidence};
 use guest::{Announcement, Announcer, Guest};
 use traffic::{Loss, Sender, Traffic};
 
@@ -45,27 +45,8 @@ const INTERVAL: Duration = Duration::from_millis(2);
 const TOLERATED: Duration = Duration::from_millis(500);
 const JOB: &str = "kubevirt.io/migrationJobUID";
 
+/// The Subnets of the Network `global`.
 const SUBNETS: &str = "
-apiVersion: networking.alibaba.com/v1
-kind: Subnet
-metadata: { name: rack1-v4 }
-spec: { network: rack1, range: { version: '4', cidr: 10.201.0.0/16 } }
----
-apiVersion: networking.alibaba.com/v1
-kind: Subnet
-metadata: { name: rack1-v6 }
-spec: { network: rack1, range: { version: '6', cidr: 'fd00:201::/112' } }
----
-apiVersion: networking.alibaba.com/v1
-kind: Subnet
-metadata: { name: rack2-v4 }
-spec: { network: rack2, range: { version: '4', cidr: 10.202.0.0/16 } }
----
-apiVersion: networking.alibaba.com/v1
-kind: Subnet
-metadata: { name: rack2-v6 }
-spec: { network: rack2, range: { version: '6', cidr: 'fd00:202::/112' } }
----
 apiVersion: networking.alibaba.com/v1
 kind: Subnet
 metadata: { name: global-v4 }
@@ -78,17 +59,7 @@ spec: { network: global, range: { version: '6', cidr: 'fd00:200::/112' } }
 ";
 
 fn vm_migration(context: &Lab) -> Result<Verdict> {
-    let (product, controller) = (context.product()?, context.controller()?);
-    cluster(context, "vm-migration", |cluster| {
-        let fabric = Fabric::up(&context.place, "two-racks", &product)?;
-        fabric.watched(|fabric| {
-            evidence::capture(fabric)?;
-            for node in fabric.topology.with_image(Image::Node) {
-                client::wait_answering(fabric.host(node)?)?;
-            }
-            test(cluster, fabric, &controller)
-        })
-    })
+    two_racks::run(context, "vm-migration", test)
 }
 
 fn test(cluster: &Cluster, fabric: &Fabric, controller: &Path) -> Result<Verdict> {
@@ -104,6 +75,7 @@ fn test(cluster: &Cluster, fabric: &Fabric, controller: &Path) -> Result<Verdict
         // Killed agents are a subject of this test, and BFD's 150 ms on a busy machine are not.
         cluster.apply(&text.replace("bfd: {intervalMilliseconds: 50}", ""))?;
     }
+    cluster.apply(two_racks::SUBNETS)?;
     cluster.apply(SUBNETS)?;
     let accounts = Accounts::create(cluster, &[WITHOUT_KEYS])?;
     let mut replicas = Replicas::standing_by_as(cluster, &accounts.controller, controller, 1, FLAGS)?;
