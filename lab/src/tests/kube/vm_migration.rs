@@ -4,6 +4,7 @@
 //! the pods. The routers have no configuration for live migration.
 
 mod guest;
+mod timeline;
 mod traffic;
 
 use std::net::IpAddr;
@@ -29,6 +30,7 @@ use crate::shell::{Seen, wait_for};
 use crate::tests::{Context as Lab, passed};
 use crate::topology::Image;
 use guest::{Announcement, Announcer, Guest};
+use timeline::Timeline;
 use traffic::{Loss, Sender, Traffic};
 
 pub(super) const TESTS: &[Test] = &[Test {
@@ -205,15 +207,24 @@ impl Migration<'_> {
     ) -> Result<Switch> {
         let guest = Guest::new(&target.sandbox.ns, &target.addresses)?;
         let announcer = Announcer::open(&target.sandbox.ns)?;
+        let timeline = Timeline::start(self.fabric)?;
         let stopped = Instant::now();
         source.set_running(false);
         guest.set_running(true);
         announcer.send(announcement, target.mac, target.addresses[0])?;
+        // The rest is the network's time. A hypervisor's own downtime comes in addition.
+        let announced = Instant::now();
         traffic.settle(40, PATIENCE)?;
         let losses = traffic.losses(stopped, Instant::now());
         let slowest = losses.iter().map(|loss| loss.span).max().unwrap_or_default();
         ensure!(slowest <= TOLERATED, "the blackout lasts {slowest:?}: {losses:?}");
-        Ok(Switch { guest, loss: worst(&losses) })
+        let (worst, downtime) = (worst(&losses), announced.duration_since(stopped));
+        let steps = timeline.since(announced, &target.addresses)?;
+        let loss = format!(
+            "{worst}; the guest's downtime {:.1} ms; ms after the announcement: {steps}",
+            ms(downtime)
+        );
+        Ok(Switch { guest, loss })
     }
 
     fn client(&self, name: &str, node: &str) -> Result<Attached> {
