@@ -796,7 +796,9 @@ impl Task {
     }
 
     async fn remove_pod(&mut self, host_ifname: &str) {
-        self.pods.remove(host_ifname);
+        let pod = self.pods.remove(host_ifname);
+        // The plan has a rule for the pod.
+        self.stale |= pod.is_some_and(|pod| !pod.migration.is_active());
         self.broken.remove(host_ifname);
         self.withdraw(host_ifname).await;
         if let Err(error) = self.kernel.remove_pod(host_ifname).await {
