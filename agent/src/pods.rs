@@ -782,6 +782,7 @@ fn pod(record: &Record, device: &Device) -> Pod {
         attachment: record.attachment,
         extra_prefixes: record.extra_prefixes.clone(),
         migration: record.migration,
+        target_addresses: record.target_addresses(),
     }
 }
 

@@ -97,6 +97,7 @@ fn pod(record: &Record, device: &OwnDevice) -> Pod {
         attachment: record.attachment,
         extra_prefixes: record.extra_prefixes.clone(),
         migration: record.migration,
+        target_addresses: record.target_addresses(),
     }
 }
 
@@ -150,6 +151,7 @@ mod tests {
             attached_with: None,
             several: false,
             migration: Default::default(),
+            target_node: None,
             default_route: false,
             routes: Default::default(),
         }

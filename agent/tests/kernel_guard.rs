@@ -144,6 +144,7 @@ fn scene(runtime: &Runtime) -> Scene {
                 attachment: AttachmentKind::Veth,
                 extra_prefixes: Default::default(),
                 migration: Default::default(),
+                target_addresses: Vec::new(),
             };
             Attached { netns, pod, own }
         });

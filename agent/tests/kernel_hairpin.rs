@@ -68,6 +68,7 @@ fn attach(
             attachment: AttachmentKind::Veth,
             extra_prefixes: Default::default(),
             migration: Default::default(),
+            target_addresses: Vec::new(),
         };
         kernel.add_pod(plan_pod(plan, &pod).unwrap().kernel).await.unwrap();
     });

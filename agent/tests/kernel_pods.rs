@@ -63,6 +63,7 @@ fn pod_plan(spec: &DeviceSpec, device: &Device) -> PodPlan {
         attachment: AttachmentKind::Veth,
         extra_prefixes: Default::default(),
         migration: Default::default(),
+        target_addresses: Vec::new(),
     };
     plan_pod(&plan, &pod).unwrap().kernel
 }

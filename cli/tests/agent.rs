@@ -45,6 +45,7 @@ fn attaching(container_id: &str, address: &str) -> Record {
         default_route: false,
         routes: Default::default(),
         migration: Default::default(),
+        target_node: None,
     }
 }
 

@@ -27,6 +27,6 @@ pub mod store;
 
 pub use allocator::{AddressRequest, AllocateError, NetworkSpec};
 pub use owner::{AddressSource, Ipam, IpamError, Reservation, Started, SubnetUse, Summary};
-pub use record::{Assigned, AttachmentKey, MigrationState, Phase, PodName, Record};
+pub use record::{Assigned, AttachmentKey, MigrationState, Phase, PodName, Record, TargetNode};
 pub use store::StoreError;
 pub use trunkline_api::pool::{Counts, Pool, PoolSpec};

@@ -12,7 +12,7 @@ use trunkline_api::interfaces::InterfaceSettings;
 use trunkline_api::names::full_name;
 
 use super::allocator::{AddressRequest, AllocateError, Allocator, NetworkSpec};
-use super::record::{Assigned, AttachmentKey, MigrationState, Phase, PodName, Record};
+use super::record::{Assigned, AttachmentKey, MigrationState, Phase, PodName, Record, TargetNode};
 use super::store::{Batch, Contents, Store, StoreError};
 use trunkline_api::pool::{Counts, Pool, PoolSpec};
 
@@ -135,7 +135,7 @@ enum Request {
     Reserve(Box<Reservation>, Answer<Result<(Record, bool), IpamError>>),
     Attached(AttachmentKey, u32, Answer<Result<(), IpamError>>),
     Promote(AttachmentKey, Answer<Result<(), IpamError>>),
-    Migrate(AttachmentKey, MigrationState, Answer<Result<(), IpamError>>),
+    Migrate(AttachmentKey, MigrationState, Option<TargetNode>, Answer<Result<(), IpamError>>),
     Release(AttachmentKey, Answer<Result<Option<Record>, IpamError>>),
     Get(AttachmentKey, Answer<Option<Record>>),
     AttachedWith(AttachmentKey, Answer<Vec<Record>>),
@@ -203,9 +203,14 @@ impl Ipam {
         self.request(|answer| Request::Promote(key, answer)).await.ok_or(IpamError::Stopped)?
     }
 
-    /// Writes the pod's part in a live migration to its record.
-    pub async fn migrate(&self, key: AttachmentKey, state: MigrationState) -> Result<(), IpamError> {
-        let request = self.request(|answer| Request::Migrate(key, state, answer));
+    /// Writes the pod's part in a live migration to its record, and on the source the target's node.
+    pub async fn migrate(
+        &self,
+        key: AttachmentKey,
+        state: MigrationState,
+        target_node: Option<TargetNode>,
+    ) -> Result<(), IpamError> {
+        let request = self.request(|answer| Request::Migrate(key, state, target_node, answer));
         request.await.ok_or(IpamError::Stopped)?
     }
 
@@ -330,8 +335,8 @@ impl Owner {
                     changes.extend(self.set(&key, |record| Record { phase: Phase::Attached, ..record }));
                     deferred.push(later(answer, ()));
                 }
-                Request::Migrate(key, migration, answer) => {
-                    changes.extend(self.set(&key, |record| Record { migration, ..record }));
+                Request::Migrate(key, migration, target_node, answer) => {
+                    changes.extend(self.set(&key, |record| Record { migration, target_node, ..record }));
                     deferred.push(later(answer, ()));
                 }
                 Request::Release(key, answer) => match self.records.remove(&key) {
@@ -450,6 +455,7 @@ impl Owner {
             default_route: interface.default_route,
             routes: interface.routes,
             migration,
+            target_node: None,
         };
         self.records.insert(key.clone(), record.clone());
         Ok(Err(Change { key, before: None, after: Some(record) }))

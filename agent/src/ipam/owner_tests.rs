@@ -104,12 +104,15 @@ fn the_next_run_restores_the_state_of_a_live_migration() {
     let target = Reservation { migration: MigrationState::Inactive, ..reservation("target") };
     request_of(&mut first, |answer| Request::Reserve(Box::new(target), answer)).unwrap();
     reserve(&mut first, "source").unwrap();
-    request_of(&mut first, |answer| Request::Migrate(key("source"), MigrationState::Departing, answer))
-        .unwrap();
+    let node = TargetNode { name: "n2".to_owned(), addresses: vec!["192.0.2.2".parse().unwrap()] };
+    let departing =
+        |answer| Request::Migrate(key("source"), MigrationState::Departing, Some(node.clone()), answer);
+    request_of(&mut first, departing).unwrap();
     drop(first);
     let second = owner(&disk);
     let states = ["source", "target"].map(|name| second.records[&key(name)].migration);
     assert_eq!(states, [MigrationState::Departing, MigrationState::Inactive]);
+    assert_eq!(second.records[&key("source")].target_node, Some(node));
 }
 
 #[test]

@@ -75,6 +75,15 @@ impl MigrationState {
     }
 }
 
+/// The node to which a virtual machine moves in a live migration.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TargetNode {
+    /// Its name.
+    pub name: String,
+    /// The addresses of its Node object.
+    pub addresses: Vec<IpAddr>,
+}
+
 /// The pod, if the runtime passes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodName {
@@ -140,4 +149,14 @@ pub struct Record {
     /// Its part in a live migration.
     #[serde(default, skip_serializing_if = "MigrationState::is_active")]
     pub migration: MigrationState,
+    /// The node to which its virtual machine moves, if this node is the source.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target_node: Option<TargetNode>,
+}
+
+impl Record {
+    /// The addresses of the node to which its virtual machine moves.
+    pub fn target_addresses(&self) -> Vec<IpAddr> {
+        self.target_node.iter().flat_map(|node| node.addresses.iter().copied()).collect()
+    }
 }

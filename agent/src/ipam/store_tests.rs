@@ -37,6 +37,7 @@ fn record(container_id: &str, phase: Phase, address: &str) -> Record {
         default_route: false,
         routes: Default::default(),
         migration: Default::default(),
+        target_node: None,
     }
 }
 

@@ -35,6 +35,14 @@ pub fn decide(pod: &PodName, last: MigrationState, own: &[Row], departures: &[De
     }
 }
 
+/// The node to which the virtual machine of a pod on `node` moves or has moved; none on the target's
+/// node.
+pub fn target_node<'a>(node: &str, state: MigrationState, departures: &'a [Departure]) -> Option<&'a str> {
+    let is_source = matches!(state, MigrationState::Departing | MigrationState::Inactive);
+    let mut targets = departures.iter().filter_map(|departure| departure.target_node.as_deref());
+    targets.find(|target| is_source && *target != node)
+}
+
 /// Whether two names are of one pod. A runtime may pass no UID.
 fn is_same(binding: &PodName, pod: &PodName) -> bool {
     match pod.uid.is_empty() || binding.uid.is_empty() {
@@ -74,7 +82,31 @@ mod tests {
     }
 
     fn departure(holder: &str, moves: bool, arrived: bool) -> Departure {
-        Departure { address: "10.0.0.7".parse().unwrap(), pod: pod(holder), moves, arrived }
+        let target_node = if moves || holder != "here" { "n2" } else { "n1" };
+        Departure {
+            address: "10.0.0.7".parse().unwrap(),
+            pod: pod(holder),
+            moves,
+            arrived,
+            target_node: Some(target_node.to_owned()),
+        }
+    }
+
+    #[test]
+    fn source_has_the_targets_node_until_a_live_migration_fails() {
+        let (moving, arrived) = (departure("here", true, false), departure("here", true, true));
+        let (gone, stays) = (departure("there", false, false), departure("here", false, false));
+        for (case, state, departures, expected) in [
+            ("the target is named", Departing, vec![moving.clone()], Some("n2")),
+            ("the target's agent reports", Inactive, vec![arrived], Some("n2")),
+            ("the binding has moved", Inactive, vec![gone], Some("n2")),
+            ("the label is gone", Inactive, vec![], None),
+            ("the holder is on this node", Inactive, vec![stays], None),
+            ("failed, the other watch is late", Active, vec![moving.clone()], None),
+            ("the target", Arrived, vec![moving], None),
+        ] {
+            assert_eq!(target_node("n1", state, &departures), expected, "{case}");
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@
 //! |---|---|---|
 //! | 960–980 | packets from pods of a network with `hairpin` | to the switch: `hairpin` |
 //! | 1000 | all | 39999: local pods, one /32 or /128 each |
+//! | 1004 | packets from an uplink to a virtual machine in live migration, on the source's node | 39995: the target's node (`migration.rs`) |
 //! | 1005 | packets to a virtual machine in live migration | T of its subnet, while the local pod does not run it (`migration.rs`) |
 //! | 1010 | all | 40000: overlay pods of other nodes, with a network of mode VXLAN |
 //! | 1020 | packets from an overlay subnet | 40001: other nodes' own addresses, with a network of mode VXLAN |

@@ -40,8 +40,9 @@ pub struct Host {
     pub anycast: BTreeSet<IpAddr>,
     /// Service addresses of L2 pools for which this node answers.
     pub held: BTreeSet<IpAddr>,
-    /// Addresses of pods with a part in a live migration, each with its network.
-    pub migrating: BTreeSet<(String, IpAddr)>,
+    /// Addresses of pods with a part in a live migration, each with its network. On the source's node
+    /// the value has the addresses of the target's node.
+    pub migrating: BTreeMap<(String, IpAddr), BTreeSet<IpAddr>>,
 }
 
 /// One BGP session, as far as forwarding needs it.
@@ -313,6 +314,8 @@ pub struct Pod {
     pub extra_prefixes: BTreeSet<IpNet>,
     /// Its part in a live migration.
     pub migration: MigrationState,
+    /// The addresses of the node to which its virtual machine moves, if this node is the source.
+    pub target_addresses: Vec<IpAddr>,
 }
 
 /// The name in manifests.

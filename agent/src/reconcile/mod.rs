@@ -259,7 +259,7 @@ enum Request {
     Services(ServicePrefixes, Answer<AppliedPrefixes>),
     Anycast(ServicePrefixes, Answer<AppliedPrefixes>),
     Hold(BTreeSet<IpAddr>, Answer<BTreeMap<IpAddr, u32>>),
-    Migrate(String, MigrationState, Answer<Option<u32>>),
+    Migrate(String, MigrationState, Vec<IpAddr>, Answer<Option<u32>>),
     Stop(Answer<()>),
 }
 
@@ -359,10 +359,17 @@ impl Reconcile {
         self.request(|answer| Request::Hold(addresses, answer)).await
     }
 
-    /// Sets a pod's part in a live migration. On return the kernel and the speaker have it. Returns the
-    /// index of the pod's host interface; none if the pod is not attached.
-    pub async fn migrate(&self, host_ifname: String, state: MigrationState) -> Option<u32> {
-        self.request(|answer| Request::Migrate(host_ifname, state, answer)).await.flatten()
+    /// Sets a pod's part in a live migration, and on the source's node the addresses of the target's
+    /// node. On return the kernel and the speaker have the part. Returns the index of the pod's host
+    /// interface; none if the pod is not attached.
+    pub async fn migrate(
+        &self,
+        host_ifname: String,
+        state: MigrationState,
+        target_addresses: Vec<IpAddr>,
+    ) -> Option<u32> {
+        let request = |answer| Request::Migrate(host_ifname, state, target_addresses, answer);
+        self.request(request).await.flatten()
     }
 
     /// The facts for service addresses.

@@ -460,8 +460,8 @@ impl Task {
             Request::Hold(addresses, answer) => {
                 let _ = answer.send(self.hold_addresses(addresses).await);
             }
-            Request::Migrate(host_ifname, state, answer) => {
-                let _ = answer.send(self.migrate(&host_ifname, state).await);
+            Request::Migrate(host_ifname, state, target_addresses, answer) => {
+                let _ = answer.send(self.migrate(&host_ifname, state, target_addresses).await);
             }
             Request::LeaveOut(peers) => {
                 self.left_out = peers;

@@ -156,6 +156,11 @@ pub const SUBNET_RULE: u32 = 1100;
 /// Preference of the rules that send packets for a virtual machine in live migration to the fabric,
 /// on a node whose pod does not run it. They come after the local pods.
 pub const MIGRATION_RULE: u32 = 1005;
+/// Preference of the rules that send packets from an uplink for a virtual machine in live migration
+/// to [`MIGRATION_TABLE`]. They come after the local pods and before [`MIGRATION_RULE`].
+pub const MIGRATION_UPLINK_RULE: u32 = 1004;
+/// The table of virtual machines in live migration: the routes to the nodes of their targets.
+pub const MIGRATION_TABLE: u32 = 39_995;
 /// The table of local pods. Its rule comes before all others.
 pub const POD_TABLE: u32 = 39_999;
 /// The table of other nodes' overlay pods, for all packets.

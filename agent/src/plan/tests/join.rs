@@ -146,6 +146,7 @@ fn a_slave_needs_no_proxy_and_excludes_veth_pods() {
         attachment,
         extra_prefixes: Default::default(),
         migration: Default::default(),
+        target_addresses: Vec::new(),
     };
     let (veth, ipvlan) = (three_subnets(), slaves());
     for (intent, kind, proxies) in [(&veth, AttachmentKind::Veth, 1), (&ipvlan, AttachmentKind::Ipvlan, 0)] {

@@ -228,6 +228,7 @@ fn pods_are_advertised_beyond_the_rack_while_a_peer_is_down() {
             attachment: AttachmentKind::Veth,
             extra_prefixes: BTreeSet::new(),
             migration: Default::default(),
+            target_addresses: Vec::new(),
         };
         let pod_plan = plan_pod(&plan, &pod).unwrap();
         let communities = pod_plan.originate.into_values().next().unwrap().communities;
@@ -562,6 +563,7 @@ fn a_pod_is_a_route_a_neighbour_and_an_advertisement() {
         attachment: AttachmentKind::Veth,
         extra_prefixes: Default::default(),
         migration: Default::default(),
+        target_addresses: Vec::new(),
     };
     for (network, address, communities) in
         [("rack", "10.1.0.5", vec![Community::NO_EXPORT]), ("global", "10.7.0.5", vec![])]
@@ -599,6 +601,7 @@ fn a_pod_sends_from_prefixes_that_its_network_allows() {
             attachment: AttachmentKind::Veth,
             extra_prefixes: prefixes(asks),
             migration: Default::default(),
+            target_addresses: Vec::new(),
         };
         let refused: Vec<String> =
             plan.networks[&name].refused_prefixes(&name, &pod.extra_prefixes).collect();

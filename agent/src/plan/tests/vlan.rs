@@ -238,6 +238,7 @@ fn a_device_fault_is_reported_and_its_pods_wait() {
         attachment: Default::default(),
         extra_prefixes: Default::default(),
         migration: Default::default(),
+        target_addresses: Vec::new(),
     };
     let fault = |edit: &dyn Fn(&mut Host)| {
         let mut host = with_default();

@@ -224,6 +224,7 @@ fn an_overlay_pod_is_a_route_and_not_advertised() {
         mac: [2; 6],
         extra_prefixes: Default::default(),
         migration: Default::default(),
+        target_addresses: Vec::new(),
     };
     let planned = plan_pod(&plan, &pod).unwrap();
     assert_eq!(planned.kernel.routes.len(), 1);

@@ -1,6 +1,6 @@
 //! The reconcile task's fast path for live migrations of virtual machines.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -10,17 +10,31 @@ use crate::ipam::MigrationState;
 use crate::plan::{PlannedPod, plan_pod};
 
 impl Task {
-    /// Addresses with a part in a live migration, each with its network.
-    pub(super) fn migrating(&self) -> BTreeSet<(String, IpAddr)> {
-        let pods = self.pods.values().filter(|pod| !pod.migration.is_active());
-        pods.flat_map(|pod| pod.addresses.iter().map(|address| (pod.network.clone(), *address))).collect()
+    /// Addresses with a part in a live migration, each with its network, and the addresses of the
+    /// target's node.
+    pub(super) fn migrating(&self) -> BTreeMap<(String, IpAddr), BTreeSet<IpAddr>> {
+        let mut migrating = BTreeMap::<_, BTreeSet<IpAddr>>::new();
+        for pod in self.pods.values().filter(|pod| !pod.migration.is_active()) {
+            for address in &pod.addresses {
+                let targets = migrating.entry((pod.network.clone(), *address)).or_default();
+                targets.extend(pod.target_addresses.iter().copied());
+            }
+        }
+        migrating
     }
 
     /// Sets a pod's part in a live migration. Returns the index of its host interface.
-    pub(super) async fn migrate(&mut self, host_ifname: &str, state: MigrationState) -> Option<u32> {
+    pub(super) async fn migrate(
+        &mut self,
+        host_ifname: &str,
+        state: MigrationState,
+        target_addresses: Vec<IpAddr>,
+    ) -> Option<u32> {
         let pod = self.pods.get_mut(host_ifname)?;
         let ifindex = pod.host_ifindex;
         let before = std::mem::replace(&mut pod.migration, state);
+        self.stale |= pod.target_addresses != target_addresses;
+        pod.target_addresses = target_addresses;
         if before == state {
             return Some(ifindex);
         }

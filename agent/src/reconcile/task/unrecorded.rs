@@ -28,6 +28,7 @@ pub(super) fn unrecorded_plan(plan: &Plan, pod: &UnrecordedPod) -> PlannedPod {
         // The extra prefixes were in the lost record.
         extra_prefixes: BTreeSet::new(),
         migration: MigrationState::Active,
+        target_addresses: Vec::new(),
     };
     match plan_pod(plan, &as_pod) {
         Ok(PlannedPod { kernel, originate }) => {

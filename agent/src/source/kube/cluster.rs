@@ -10,16 +10,18 @@
 //! as the pod exists.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{ObjectReference, Pod};
+use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod};
 use kube::Api;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use trunkline_api::attach::{Code, Failure};
 use trunkline_api::control::ClusterStatus;
+use trunkline_api::kube::node_addresses;
 use trunkline_api::resources::LabelSelector;
 use trunkline_daemon::errors::chain;
 
@@ -152,6 +154,23 @@ impl Cluster {
         let own = own.filter(|row| has(row.assigned.address) && is_its(row)).cloned().collect();
         let departures = state.departures.values().filter(|row| has(row.address)).cloned().collect();
         (own, departures)
+    }
+
+    /// This node's name.
+    pub fn node(&self) -> &str {
+        &self.0.node
+    }
+
+    /// The addresses of another Node object; none if the API server does not return it.
+    pub async fn node_addresses(&self, node: &str) -> Option<Vec<IpAddr>> {
+        let nodes: Api<Node> = Api::all(self.0.connection.client.clone());
+        match within(QUESTION, nodes.get(node)).await {
+            Ok(found) => Some(node_addresses(&found)),
+            Err(error) => {
+                tracing::debug!(node, error = chain(&error), "the Node was not read");
+                None
+            }
+        }
     }
 
     /// Changes whenever the index, the Node's cordon or the attachments change.

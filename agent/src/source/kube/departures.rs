@@ -15,7 +15,7 @@ use trunkline_api::names::annotation;
 use trunkline_api::resources::{IPInstance, IPInstanceSpec};
 
 use super::cluster::Cluster;
-use super::instances::{ObjectName, arrived_at};
+use super::instances::{ObjectName, arrived_at, migration_target};
 use super::watch::Change;
 use crate::ipam::PodName;
 
@@ -30,6 +30,8 @@ pub struct Departure {
     pub moves: bool,
     /// Whether the target's agent reports that the virtual machine runs there.
     pub arrived: bool,
+    /// The node of the target; after the live migration, the node in the binding.
+    pub target_node: Option<String>,
 }
 
 /// The IPInstances by namespace and name.
@@ -40,6 +42,11 @@ impl Departure {
     fn read(instance: &IPInstance) -> Option<Departure> {
         let binding = &instance.spec.binding;
         let prefix: IpNet = instance.spec.address.ip.parse().ok()?;
+        let moves = instance.metadata.annotations.contains_key(annotation::MIGRATION_TARGET);
+        let target_node = match moves {
+            true => migration_target(instance).map(|target| target.node_name),
+            false => Some(binding.node_name.clone()).filter(|node| !node.is_empty()),
+        };
         instance.metadata.deletion_timestamp.is_none().then(|| Departure {
             address: prefix.addr(),
             pod: PodName {
@@ -47,8 +54,9 @@ impl Departure {
                 name: binding.pod_name.clone(),
                 uid: binding.pod_uid.clone(),
             },
-            moves: instance.metadata.annotations.contains_key(annotation::MIGRATION_TARGET),
+            moves,
             arrived: arrived_at(instance).is_some(),
+            target_node,
         })
     }
 }
@@ -77,5 +85,37 @@ pub(super) fn take(cluster: &Cluster, change: Change<Lenient<IPInstanceSpec>>) {
         }
         Change::Deleted(object) => cluster.update(|state| drop(state.departures.remove(&read(object).0))),
         Change::Page { .. } | Change::Failing(_) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn target_node_is_the_annotations_and_then_the_bindings() {
+        let read = |annotations: serde_json::Value, label: &str, bound: &str| {
+            let instance = json!({
+                "apiVersion": "networking.alibaba.com/v1", "kind": "IPInstance",
+                "metadata": {
+                    "name": "a", "namespace": "shop", "annotations": annotations,
+                    "labels": {"networking.alibaba.com/node": label},
+                },
+                "spec": {
+                    "network": "rack1", "subnet": "s",
+                    "address": {"version": "4", "ip": "10.0.0.7/24", "mac": "02:00:00:00:00:01"},
+                    "binding": {"nodeName": bound, "podName": "p", "podUID": "u"},
+                },
+            });
+            Departure::read(&serde_json::from_value(instance).unwrap()).unwrap().target_node
+        };
+        let target = r#"{"nodeName": "n2", "podName": "target", "podUID": "v"}"#;
+        let moving = || json!({annotation::MIGRATION_TARGET: target});
+        assert_eq!(read(moving(), "n2", "n1").as_deref(), Some("n2"));
+        assert_eq!(read(moving(), "n3", "n1"), None, "the label has another node");
+        assert_eq!(read(json!({}), "n2", "n2").as_deref(), Some("n2"), "the live migration has ended");
+        assert_eq!(read(json!({}), "n2", ""), None, "the address is retained");
     }
 }

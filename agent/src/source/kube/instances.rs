@@ -353,7 +353,7 @@ impl Index {
 /// The target of a virtual machine's live migration. The label has the target's node, so this node's
 /// watch shows the IPInstance to the agent of this node only, and the ADD of the target's pod gets the
 /// address. [`placed`] has the node of the binding, which runs the virtual machine.
-fn migration_target(instance: &IPInstance) -> Option<MigrationTarget> {
+pub(super) fn migration_target(instance: &IPInstance) -> Option<MigrationTarget> {
     let target = instance.metadata.annotations.get(annotation::MIGRATION_TARGET)?;
     let target: MigrationTarget = serde_json::from_str(target).ok()?;
     (instance.metadata.labels.get(label::NODE) == Some(&target.node_name)).then_some(target)
