@@ -45,6 +45,8 @@ const FLAGS: &[&str] = &["--webhook=false", "--vm-ip-retain=true"];
 const INTERVAL: Duration = Duration::from_millis(2);
 /// The requirement is 50 ms; a busy machine may need longer.
 const TOLERATED: Duration = Duration::from_millis(500);
+/// The table of late packets.
+const LATE_PACKETS: &str = "39995";
 const JOB: &str = "kubevirt.io/migrationJobUID";
 
 /// The Subnets of the Network `global`.
@@ -130,6 +132,7 @@ impl Migration<'_> {
         let target = self.launch("web", "virt-launcher-web-3", "node1b", true, "Underlay")?;
         ensure!(target.addresses == source.addresses, "the target has {:?}", target.addresses);
         self.is_worse("node1a", &source)?;
+        self.late_packets_leave_directly("node1a", &source.addresses, true)?;
         for client in clients {
             for kind in [Announcement::Arp, Announcement::Rarp] {
                 Announcer::open(&client.sandbox.ns)?.send(kind, source.mac, source.addresses[0])?;
@@ -142,6 +145,7 @@ impl Migration<'_> {
             client::wait_established(host, PATIENCE)?;
         }
         self.is_worse("node1a", &source)?;
+        self.late_packets_leave_directly("node1a", &source.addresses, true)?;
         traffic.settle(40, PATIENCE)?;
         let advertised = self.advertised("node1b", &source)?;
         ensure!(advertised.is_empty(), "node1b advertises {advertised:?} before the switch");
@@ -151,7 +155,9 @@ impl Migration<'_> {
         self.ends("web", "node1b", &target)?;
         self.is_withdrawn("node1a", &source)?;
         let after = Instant::now();
+        let addresses = source.addresses.clone();
         self.remove(source)?;
+        self.late_packets_leave_directly("node1a", &addresses, false)?;
         traffic.settle(40, PATIENCE)?;
         none_lost(&traffic.losses(after, Instant::now()))?;
 
@@ -183,6 +189,7 @@ impl Migration<'_> {
         let began = Instant::now();
         let target = self.launch("far", "virt-launcher-far-2", "node2b", true, "GlobalBGP")?;
         self.is_worse("node1b", &source)?;
+        self.late_packets_leave_directly("node1b", &source.addresses, false)?;
         traffic.settle(40, PATIENCE)?;
         // The routers between the racks select again when the path becomes worse. A few datagrams can
         // be lost in a loop of some milliseconds.
@@ -363,6 +370,19 @@ impl Migration<'_> {
     fn is_normal(&self, node: &str, pod: &Launcher) -> Result<()> {
         let is_normal = |found: &[Vec<String>]| found.len() == 4 && !found.iter().any(|all| is_leaving(all));
         self.wait_advertised(node, pod, "as before", is_normal)
+    }
+
+    /// Waits until a node has or has no routes for late packets of each address.
+    fn late_packets_leave_directly(&self, node: &str, addresses: &[IpAddr], directly: bool) -> Result<()> {
+        let ns = &self.fabric.host(node)?.ns;
+        wait_for(&format!("{node}'s routes for late packets"), PATIENCE, || {
+            let mut all = String::new();
+            for family in ["-4", "-6"] {
+                all += &ns.ip([family, "route", "show", "table", LATE_PACKETS]).unwrap_or_default();
+            }
+            let has = |address: &IpAddr| all.lines().any(|line| line.starts_with(&format!("{address} ")));
+            Ok(Seen::when(addresses.iter().all(|address| has(address) == directly), || all))
+        })
     }
 
     fn is_withdrawn(&self, node: &str, pod: &Launcher) -> Result<()> {
