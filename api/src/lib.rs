@@ -37,3 +37,5 @@ pub mod resources;
 pub mod service;
 pub mod validate;
 mod value;
+
+pub use value::null_default;

@@ -140,7 +140,10 @@ impl<'de> Deserialize<'de> for LongLivedStale {
 }
 
 /// Reads `null` as the default: Go writes `null` for empty lists and maps.
-pub(crate) fn null_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+///
+/// # Errors
+/// The deserializer's error.
+pub fn null_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
     T: Default + Deserialize<'de>,

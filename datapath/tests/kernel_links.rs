@@ -23,6 +23,15 @@ fn spawn() -> (KernelHandle, KernelEvents) {
     KernelHandle::spawn(KernelConfig::default()).unwrap()
 }
 
+/// Takes all events until none arrives for 300 ms.
+fn until_quiet(runtime: &Runtime, events: &mut KernelEvents) {
+    let mut is_quiet = || {
+        let next = async { tokio::time::timeout(std::time::Duration::from_millis(300), events.next()).await };
+        runtime.block_on(next).is_err()
+    };
+    while !is_quiet() {}
+}
+
 fn host(runtime: &Runtime, kernel: &KernelHandle) -> KernelHost {
     runtime.block_on(kernel.host()).unwrap()
 }
@@ -205,12 +214,7 @@ fn default_link_is_kept_until_another_link_has_the_route() {
         eventually("the default route", || host(runtime, &kernel).default_link == Some(eth0));
         // Read all events so far. So the event below comes from the notification about the new
         // default route.
-        while runtime
-            .block_on(async {
-                tokio::time::timeout(std::time::Duration::from_millis(300), events.next()).await
-            })
-            .is_ok()
-        {}
+        until_quiet(runtime, &mut events);
         ip("route del default");
         assert_eq!(host(runtime, &kernel).default_link, Some(eth0), "the last default link stays");
         ip("route add default dev eth1");
@@ -233,12 +237,7 @@ fn the_link_of_an_address_follows_its_route() {
         assert!(reached().is_empty());
         ip("route add 198.51.100.0/24 dev eth0");
         eventually("the route", || reached() == [(near, eth0)].into());
-        while runtime
-            .block_on(async {
-                tokio::time::timeout(std::time::Duration::from_millis(300), events.next()).await
-            })
-            .is_ok()
-        {}
+        until_quiet(runtime, &mut events);
         ip("route add 198.51.100.7 dev eth1");
         assert_eq!(runtime.block_on(events.next()), Some(KernelEvent::HostChanged));
         let now = reached();
@@ -264,12 +263,7 @@ fn a_changed_list_of_addresses_has_its_links() {
         runtime.block_on(kernel.set_reach([near].into())).unwrap();
         assert_eq!(host(runtime, &kernel).reached, [(near, eth0)].into());
         // Now a route of another program is an event.
-        while runtime
-            .block_on(async {
-                tokio::time::timeout(std::time::Duration::from_millis(300), events.next()).await
-            })
-            .is_ok()
-        {}
+        until_quiet(runtime, &mut events);
         ip("route add 198.51.100.7 dev eth1");
         assert_eq!(runtime.block_on(events.next()), Some(KernelEvent::HostChanged));
         assert_ne!(host(runtime, &kernel).reached[&near], eth0);

@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kube::core::ObjectMeta;
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 use trunkline_api::kube::{ClusterNetworkPolicyObject, NetworkPolicyObject};
-use trunkline_api::kube_resource;
 use trunkline_api::names::{POLICY_MODE_AUDIT, annotation, label};
 use trunkline_api::network_policy::Read;
 use trunkline_api::service::Protocol;
+use trunkline_api::{kube_resource, null_default};
 
 use super::feed::{PodInput, PolicyObject};
 use super::input::{ClusterPolicy, NamedPort, Namespace, NetworkPolicy, ObjectKey, Pod};
@@ -171,13 +171,6 @@ impl<T> PolicyObject<T> {
 
 fn labels(labels: Option<BTreeMap<String, String>>) -> Labels {
     labels.unwrap_or_default().into_iter().collect()
-}
-
-/// Reads `null` as the default, as the API server's clients in Go write it.
-fn null_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
-    deserializer: D,
-) -> Result<T, D::Error> {
-    Option::<T>::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
 kube_resource!(PodManifest, NamespaceResourceScope, "", "v1", "Pod", "pods");

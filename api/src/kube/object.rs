@@ -261,9 +261,9 @@ impl<'de, S: Kind> Deserialize<'de> for Object<S> {
 }
 
 /// Conversions between objects of the API server and the types of manifests, which all other code
-/// uses.
+/// uses. `+ status`: the kind has a status.
 macro_rules! conversions {
-    ($($Resource:ident: $Spec:ident),*) => {$(
+    ($($Resource:ident: $Spec:ident $(+ $status:ident)?),*) => {$(
         impl From<Object<$Spec>> for $Resource {
             fn from(object: Object<$Spec>) -> Self {
                 $Resource {
@@ -271,7 +271,7 @@ macro_rules! conversions {
                     kind: $Spec::KIND.to_owned(),
                     metadata: from_server(object.metadata),
                     spec: object.spec,
-                    status: object.status,
+                    $($status: object.$status,)?
                 }
             }
         }
@@ -279,10 +279,8 @@ macro_rules! conversions {
         impl From<$Resource> for Object<$Spec> {
             fn from(resource: $Resource) -> Self {
                 Object {
-                    metadata: to_server(resource.metadata),
-                    spec: resource.spec,
-                    status: resource.status,
-                    ignored: Vec::new(),
+                    $($status: resource.$status,)?
+                    ..without_status(resource.metadata, resource.spec)
                 }
             }
         }
@@ -290,46 +288,23 @@ macro_rules! conversions {
 }
 
 conversions!(
-    Network: NetworkSpec,
-    Subnet: SubnetSpec,
-    IPInstance: IPInstanceSpec,
-    NodeInfo: NodeInfoSpec,
-    RemoteSubnet: RemoteSubnetSpec,
-    RemoteVtep: RemoteVtepSpec,
-    ServicePool: ServicePoolSpec,
-    ServiceAddress: ServiceAddressSpec,
-    ServiceAdvertisement: ServiceAdvertisementSpec,
-    NodeServices: NodeServicesSpec
+    Network: NetworkSpec + status,
+    Subnet: SubnetSpec + status,
+    IPInstance: IPInstanceSpec + status,
+    NodeInfo: NodeInfoSpec + status,
+    RemoteSubnet: RemoteSubnetSpec + status,
+    RemoteVtep: RemoteVtepSpec + status,
+    ServicePool: ServicePoolSpec + status,
+    ServiceAddress: ServiceAddressSpec + status,
+    ServiceAdvertisement: ServiceAdvertisementSpec + status,
+    NodeServices: NodeServicesSpec + status,
+    AnycastAddress: AnycastAddressSpec,
+    AgentSettings: AgentSettingsSpec
 );
 
-/// The same for kinds without a status.
-macro_rules! conversions_without_status {
-    ($($Resource:ident: $Spec:ident),*) => {$(
-        impl From<Object<$Spec>> for $Resource {
-            fn from(object: Object<$Spec>) -> Self {
-                $Resource {
-                    api_version: $Spec::api_version(),
-                    kind: $Spec::KIND.to_owned(),
-                    metadata: from_server(object.metadata),
-                    spec: object.spec,
-                }
-            }
-        }
-
-        impl From<$Resource> for Object<$Spec> {
-            fn from(resource: $Resource) -> Self {
-                Object {
-                    metadata: to_server(resource.metadata),
-                    spec: resource.spec,
-                    status: None,
-                    ignored: Vec::new(),
-                }
-            }
-        }
-    )*};
+fn without_status<S: Kind>(metadata: resources::ObjectMeta, spec: S) -> Object<S> {
+    Object { metadata: to_server(metadata), spec, status: None, ignored: Vec::new() }
 }
-
-conversions_without_status!(AnycastAddress: AnycastAddressSpec, AgentSettings: AgentSettingsSpec);
 
 fn from_server(metadata: ObjectMeta) -> resources::ObjectMeta {
     resources::ObjectMeta {

@@ -38,6 +38,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub use anycast::ObjectSource;
 pub use neighbours::{NeighbourOverlap, neighbour_overlaps};
+pub use subnet::overlaps;
 
 pub use crate::fault::Fault;
 use crate::fault::Faults;

@@ -326,7 +326,8 @@ pub(super) fn is_canonical(text: &str) -> bool {
     text.parse::<IpNet>().is_ok_and(|prefix| prefix.addr() == prefix.network())
 }
 
-pub(super) fn overlaps(one: &IpNet, other: &IpNet) -> bool {
+/// Whether two prefixes have an address in common.
+pub fn overlaps(one: &IpNet, other: &IpNet) -> bool {
     one.contains(other) || other.contains(one)
 }
 

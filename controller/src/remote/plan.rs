@@ -14,6 +14,7 @@ use rustc_hash::FxHasher;
 use trunkline_api::resources::{
     NetworkType, RemoteEndpointSliceSpec, RemoteService, RemoteSubnetSpec, RemoteVtepSpec,
 };
+use trunkline_api::validate::overlaps;
 
 use super::view::View;
 
@@ -55,7 +56,7 @@ impl Local {
         let is_older = |other: &MirroredSubnet| {
             own.is_none_or(|own| (other.created, &other.name) < (own.created, &own.name))
         };
-        self.others.iter().find(|other| overlap(&other.prefix, prefix) && is_older(other))
+        self.others.iter().find(|other| overlaps(&other.prefix, prefix) && is_older(other))
     }
 
     /// Whether a node's address has an owner in this cluster or in a third one. An address in a
@@ -65,10 +66,6 @@ impl Local {
             || self.subnets.iter().any(|(_, prefix)| prefix.contains(address))
             || self.others.iter().any(|other| other.prefix.contains(address))
     }
-}
-
-fn overlap(one: &IpNet, other: &IpNet) -> bool {
-    other.contains(&one.trunc()) || one.contains(&other.trunc())
 }
 
 /// Whether no endpoint can have an address.
@@ -162,8 +159,8 @@ pub fn plan(cluster: &str, view: &View, local: &Local) -> Plan {
             }
         };
         let object = mirrored_name(cluster, name);
-        let overlaps = |(_, other): &&(String, IpNet)| overlap(other, &prefix);
-        let refusal = if let Some((other, known)) = local.subnets.iter().find(overlaps) {
+        let crosses = |(_, other): &&(String, IpNet)| overlaps(other, &prefix);
+        let refusal = if let Some((other, known)) = local.subnets.iter().find(crosses) {
             Some(format!("{prefix} overlaps {known} of Subnet {other} of this cluster: {FIX}"))
         } else if let Some(MirroredSubnet { name: other, prefix: known, .. }) =
             local.refuses(&object, &prefix)

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 
 use kube::core::ObjectMeta;
-use serde::{Deserialize, Deserializer};
-use trunkline_api::kube_resource;
+use serde::Deserialize;
 use trunkline_api::names::{REMOTE_ENDPOINTS_MANAGER, label};
+use trunkline_api::{kube_resource, null_default};
 
 use crate::cluster::{Key, Table};
 
@@ -48,10 +48,6 @@ impl EndpointConditions {
         let ready = self.ready.unwrap_or(true);
         ready || self.serving.unwrap_or(ready)
     }
-}
-
-fn null_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(from: D) -> Result<T, D::Error> {
-    Ok(Option::deserialize(from)?.unwrap_or_default())
 }
 
 kube_resource!(

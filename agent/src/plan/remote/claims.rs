@@ -6,6 +6,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use trunkline_api::resources::{NetworkType, ParsedRange, Subnet, Vtep};
+use trunkline_api::validate::overlaps;
 use trunkline_datapath::mac::show_mac;
 
 use super::{RemoteFault, RemoteLimits};
@@ -209,10 +210,6 @@ impl Claims {
         }
         Ok(())
     }
-}
-
-fn overlaps(one: &IpNet, other: &IpNet) -> bool {
-    one.contains(other) || other.contains(one)
 }
 
 /// Whether hosts in the fabric can have all addresses of the prefix. Loopback, link-local and

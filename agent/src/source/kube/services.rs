@@ -20,8 +20,8 @@ use kube::core::{ObjectMeta, PartialObjectMeta};
 use serde::{Deserialize, Deserializer};
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
-use trunkline_api::kube_resource;
 use trunkline_api::names::label;
+use trunkline_api::{kube_resource, null_default};
 
 use super::cluster::Cluster;
 use super::watch::{Change, Metadata, Rows, Selector, Source, Versioned, run};
@@ -410,13 +410,6 @@ fn read_protocol(text: Option<&str>) -> Option<Protocol> {
 
 fn read_policy(text: Option<&str>) -> TrafficPolicy {
     if text == Some("Local") { TrafficPolicy::Local } else { TrafficPolicy::Cluster }
-}
-
-/// Reads `null` as the default, as the API server's clients in Go write it.
-fn null_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
-    deserializer: D,
-) -> Result<T, D::Error> {
-    Option::<T>::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
 kube_resource!(Service, NamespaceResourceScope, "", "v1", "Service", "services");

@@ -4,9 +4,8 @@
 
 use ipnet::IpNet;
 use trunkline_api::resources::{RemoteSubnet, RemoteSubnetSpec};
-use trunkline_api::validate::Fault;
+use trunkline_api::validate::{Fault, overlaps};
 
-use super::subnet::overlap;
 use super::{Facts, RuleResult, introduced, verdict};
 
 /// A RemoteSubnet and its prefix.
@@ -59,7 +58,7 @@ fn faults(subnet: &RemoteSubnet, facts: &Facts) -> Vec<Fault> {
     };
     for other in &facts.subnets {
         let Ok(prefix) = other.spec.range.cidr() else { continue };
-        if overlap(&own, &prefix) {
+        if overlaps(&own, &prefix) {
             let text = format!(
                 "{own} overlaps {prefix} of Subnet {} of this cluster: choose another prefix in one of the clusters",
                 other.name()
@@ -68,7 +67,7 @@ fn faults(subnet: &RemoteSubnet, facts: &Facts) -> Vec<Fault> {
         }
     }
     let third = facts.remote_subnets.iter().filter(|other| other.cluster != *cluster_name);
-    for other in third.filter(|other| overlap(&own, &other.prefix)) {
+    for other in third.filter(|other| overlaps(&own, &other.prefix)) {
         let text = format!(
             "{own} overlaps {} of RemoteSubnet {} of cluster {}: choose another prefix in one of the clusters",
             other.prefix, other.name, other.cluster

@@ -1,8 +1,9 @@
 //! Create, update and delete of a Subnet.
 
-use ipnet::IpNet;
 use trunkline_api::resources::Subnet;
-use trunkline_api::validate::{Fault, NeighbourOverlap, neighbour_overlaps, validate, validate_change};
+use trunkline_api::validate::{
+    Fault, NeighbourOverlap, neighbour_overlaps, overlaps, validate, validate_change,
+};
 
 use super::overlaps::pools_over_subnet;
 use super::{Facts, RuleResult, introduced, of, some, still_used, verdict};
@@ -42,17 +43,17 @@ fn faults(subnet: &Subnet, facts: &Facts) -> Vec<Fault> {
     // every Subnet.
     let over = |other: &&Subnet| {
         let (Ok(one), Ok(other)) = (subnet.spec.range.cidr(), other.spec.range.cidr()) else { return false };
-        overlap(&one, &other)
+        overlaps(&one, &other)
     };
     let others = facts.subnets.iter().filter(|other| other.name() != subnet.name());
     let mut subnets: Vec<Subnet> = others.filter(over).cloned().collect();
     subnets.push(subnet.clone());
     let mut found = of("Subnet", subnet.name(), validate(&facts.networks, &subnets));
-    let overlaps = neighbour_overlaps(&facts.networks, std::slice::from_ref(subnet));
-    found.extend(overlaps.iter().map(NeighbourOverlap::subnet_fault));
+    let neighbours = neighbour_overlaps(&facts.networks, std::slice::from_ref(subnet));
+    found.extend(neighbours.iter().map(NeighbourOverlap::subnet_fault));
     found.extend(pools_over_subnet(subnet, facts));
     if let Ok(own) = subnet.spec.range.cidr() {
-        let remote = facts.remote_subnets.iter().filter(|other| overlap(&own, &other.prefix));
+        let remote = facts.remote_subnets.iter().filter(|other| overlaps(&own, &other.prefix));
         found.extend(remote.map(|other| Fault {
             kind: "Subnet",
             name: subnet.name().to_owned(),
@@ -64,11 +65,6 @@ fn faults(subnet: &Subnet, facts: &Facts) -> Vec<Fault> {
         }));
     }
     found
-}
-
-/// Whether two prefixes have an address in common.
-pub(super) fn overlap(one: &IpNet, other: &IpNet) -> bool {
-    one.contains(other) || other.contains(one)
 }
 
 #[cfg(test)]
