@@ -54,6 +54,8 @@ pub mod selection;
 pub mod services;
 pub mod state;
 pub mod term;
+#[cfg(test)]
+mod testing;
 pub mod unsupported;
 pub mod watch;
 pub mod webhook;

@@ -269,20 +269,10 @@ pub fn is_held(row: &InstanceRow, pod: Option<&PodRow>) -> bool {
 #[cfg(test)]
 mod tests {
     use trunkline_api::names::annotation;
-    use trunkline_api::resources::{LabelSelector, NetworkType};
 
     use super::*;
     use crate::cluster::{NetworkingMetadata, Owner};
-
-    fn policy() -> Policy {
-        Policy {
-            family: IpFamily::V4,
-            network_type: NetworkType::Underlay,
-            retain: true,
-            stateful_kinds: vec!["StatefulSet".to_owned()],
-            pod_selector: LabelSelector::default(),
-        }
-    }
+    use crate::testing::policy;
 
     fn owner(kind: &str) -> Option<Owner> {
         Some(Owner { api_version: "v1".into(), kind: kind.into(), name: "web".into(), uid: "o".into() })

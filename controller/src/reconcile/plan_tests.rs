@@ -8,8 +8,6 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use trunkline_api::interfaces::InterfaceName;
 use trunkline_api::names::annotation;
-use trunkline_api::pod::IpFamily;
-use trunkline_api::resources::{LabelSelector, NetworkType};
 
 use super::{AllocationRefusal, AssignPlan, Plan, PlannedInterface};
 use crate::cluster::{Answer, InstanceRow, Key, NetworkingMetadata, NodeRow, Owner, PodLifecycle, PodRow};
@@ -17,16 +15,7 @@ use crate::reconcile::retention::Ownership;
 use crate::reconcile::{network, node, subnet};
 use crate::selection::Policy;
 use crate::state::{ControllerState, PendingCreate, Queues};
-
-fn policy() -> Policy {
-    Policy {
-        family: IpFamily::V4,
-        network_type: NetworkType::Underlay,
-        retain: true,
-        stateful_kinds: vec!["StatefulSet".to_owned()],
-        pod_selector: LabelSelector::default(),
-    }
-}
+use crate::testing::policy;
 
 fn manifest<T: serde::de::DeserializeOwned>(kind: &str, name: &str, spec: Value) -> T {
     serde_json::from_value(json!({

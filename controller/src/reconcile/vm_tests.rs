@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use trunkline_api::kube::IPInstanceObject;
-use trunkline_api::resources::{LabelSelector, NetworkType};
+use trunkline_api::resources::LabelSelector;
 
 use super::*;
 use crate::cluster::pod::Pod;
@@ -14,6 +14,7 @@ use crate::cluster::{Interner, NodeRow};
 use crate::reconcile::plan::{AssignPlan, Plan};
 use crate::selection::Policy;
 use crate::state::{ControllerState, Queues};
+use crate::testing::policy;
 
 const UID: &str = "uid-of-web";
 
@@ -240,13 +241,7 @@ fn known_instance() -> VmInstanceRow {
 }
 
 fn plan(state: &mut ControllerState, key: &Key) -> Result<Plan, AllocationRefusal> {
-    let policy = Policy {
-        family: IpFamily::V4,
-        network_type: NetworkType::Underlay,
-        retain: false,
-        stateful_kinds: vec!["StatefulSet".to_owned()],
-        pod_selector: LabelSelector::default(),
-    };
+    let policy = Policy { retain: false, ..policy() };
     state.plan_pod(key, &policy, 1, Timestamp::UNIX_EPOCH).swap_remove(0)
 }
 

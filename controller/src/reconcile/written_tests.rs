@@ -4,33 +4,21 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use http_body_util::BodyExt as _;
-use hyper::{Request, Response};
-use kube::Client;
-use kube::client::Body;
 use serde_json::{Value, json};
-use tokio::time::Instant;
-use tower::service_fn;
 use trunkline_api::kube::IPInstanceObject;
 use trunkline_api::names::annotation::{
     EXTRA_PREFIXES, IP_RETENTION, MIGRATION_TARGET, RETAINED_SINCE, WORKLOAD_API_VERSION,
 };
 use trunkline_api::names::finalizer::{IP_ALLOCATED, METRICS_REGISTERED};
 use trunkline_api::pod::IpFamily;
-use trunkline_api::resources::{LabelSelector, NetworkType, Subnet};
+use trunkline_api::resources::Subnet;
 
 use super::{Context, ipinstance, pod, subnet};
 use crate::cluster::vm::VmInstanceRow;
 use crate::cluster::{InstanceRow, Key, NetworkingMetadata, NodeRow, Owner, PodLifecycle, PodRow};
-use crate::events::Events;
 use crate::ipam::{AllocatedAddresses, Assigned, State};
-use crate::leader::Fence;
-use crate::metrics::Metrics;
-use crate::selection::Policy;
-use crate::state::{ControllerState, PendingCreate, Queues, SharedState};
-
-/// Method, path and body of a request.
-type SentRequest = (String, String, Value);
+use crate::state::{ControllerState, PendingCreate, Queues};
+use crate::testing::{SentRequest, context};
 
 /// A leader, and the requests that it has sent.
 struct Leader {
@@ -43,25 +31,12 @@ struct Leader {
 fn leader(answer: impl Fn(&SentRequest) -> (u16, Value) + Clone + Send + Sync + 'static) -> Leader {
     let sent = Arc::new(Mutex::new(Vec::new()));
     let recorded = Arc::clone(&sent);
-    let service = service_fn(move |request: Request<Body>| {
-        let (answer, recorded) = (answer.clone(), Arc::clone(&recorded));
-        async move {
-            let (head, body) = request.into_parts();
-            let body = body.collect().await?.to_bytes();
-            let body = serde_json::from_slice(&body).unwrap_or_default();
-            let sent = (head.method.to_string(), head.uri.path().to_owned(), body);
-            let (status, object) = answer(&sent);
-            recorded.lock().unwrap().push(sent);
-            let response =
-                Response::builder().status(status).body(Body::from(object.to_string().into_bytes()));
-            Ok::<_, kube::Error>(response.unwrap())
-        }
+    let context = context(move |request| {
+        recorded.lock().unwrap().push(request.clone());
+        answer(request)
     });
-    let client = Client::new(service, "default");
-    let metrics = Arc::new(Metrics::new().unwrap());
-    let shared = SharedState::new(Arc::clone(&metrics));
     {
-        let mut state = shared.lock();
+        let mut state = context.shared.lock();
         for (kind, name, spec) in [
             ("Network", "net", json!({"type": "Overlay", "netID": 9})),
             (
@@ -80,21 +55,6 @@ fn leader(answer: impl Fn(&SentRequest) -> (u16, Value) + Clone + Send + Sync + 
         }
         state.begin_term(Queues::new(Duration::ZERO));
     }
-    let policy = Policy {
-        family: IpFamily::V4,
-        network_type: NetworkType::Overlay,
-        retain: true,
-        stateful_kinds: vec!["StatefulSet".to_owned()],
-        pod_selector: LabelSelector::default(),
-    };
-    let context = Context {
-        client: client.clone(),
-        shared,
-        policy: Arc::new(policy),
-        events: Events::start(client, "test".to_owned(), metrics),
-        calico: false,
-        fence: Fence::new(Instant::now() + Duration::from_secs(600), Duration::from_secs(5)),
-    };
     Leader { context, sent }
 }
 

@@ -6,28 +6,18 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use http_body_util::BodyExt as _;
-use hyper::{Request, Response};
-use kube::Client;
-use kube::client::Body;
 use serde_json::{Value, json};
 use tokio::time::Instant;
-use tower::service_fn;
 use trunkline_api::kube::Lenient;
-use trunkline_api::pod::IpFamily;
-use trunkline_api::resources::{LabelSelector, NetworkType, ServiceAddressSpec, ServicePoolSpec};
+use trunkline_api::resources::{ServiceAddressSpec, ServicePoolSpec};
 
 use super::ServiceQueues;
 use super::object::Service;
 use super::rows::{ClaimRow, PoolRow, ServiceRow};
 use crate::cluster::Key;
-use crate::events::Events;
 use crate::ipam::instance_name;
-use crate::leader::Fence;
-use crate::metrics::Metrics;
 use crate::reconcile::Context;
-use crate::selection::Policy;
-use crate::state::SharedState;
+use crate::testing::context;
 
 /// The fate of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -274,36 +264,7 @@ impl FakeLeader {
     /// A leader with these pools, before its lists.
     pub(super) fn new(store: &Arc<Mutex<Store>>) -> Self {
         let served = Arc::clone(store);
-        let service = service_fn(move |request: Request<Body>| {
-            let store = Arc::clone(&served);
-            async move {
-                let (head, body) = request.into_parts();
-                let body = body.collect().await?.to_bytes();
-                let body: Value = serde_json::from_slice(&body).unwrap_or_default();
-                let answer = store.lock().unwrap().request(head.method.as_str(), head.uri.path(), &body);
-                let response =
-                    Response::builder().status(answer.0).body(Body::from(answer.1.to_string().into_bytes()));
-                Ok::<_, kube::Error>(response.unwrap())
-            }
-        });
-        let client = Client::new(service, "default");
-        let metrics = Arc::new(Metrics::new().unwrap());
-        let shared = SharedState::new(Arc::clone(&metrics));
-        let policy = Policy {
-            family: IpFamily::V4,
-            network_type: NetworkType::Overlay,
-            retain: true,
-            stateful_kinds: Vec::new(),
-            pod_selector: LabelSelector::default(),
-        };
-        let context = Context {
-            client: client.clone(),
-            shared,
-            policy: Arc::new(policy),
-            events: Events::start(client, "test".to_owned(), metrics),
-            calico: false,
-            fence: Fence::new(Instant::now() + Duration::from_secs(86_400), Duration::from_secs(5)),
-        };
+        let context = context(move |(method, path, body)| served.lock().unwrap().request(method, path, body));
         FakeLeader { context, store: Arc::clone(store) }
     }
 

@@ -5,16 +5,7 @@ use trunkline_api::resources::LabelSelector;
 use super::super::tests::{expect, instance, network, subnet};
 use super::*;
 use crate::cluster::{InstanceRow, NetworkingMetadata};
-
-fn policy() -> Policy {
-    Policy {
-        family: IpFamily::V4,
-        network_type: NetworkType::Underlay,
-        retain: true,
-        stateful_kinds: vec!["StatefulSet".to_owned()],
-        pod_selector: LabelSelector::default(),
-    }
-}
+use crate::testing::policy;
 
 fn texts(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
