@@ -66,7 +66,10 @@ fn faults(subnet: &RemoteSubnet, facts: &Facts) -> Vec<Fault> {
             found.push(fault("spec.range.cidr", text));
         }
     }
-    let third = facts.remote_subnets.iter().filter(|other| other.cluster != *cluster_name);
+    // After a change of `clusterName`, the facts have this object under its former cluster.
+    let is_third =
+        |other: &&RemotePrefix| other.cluster != *cluster_name && other.name != subnet.metadata.name;
+    let third = facts.remote_subnets.iter().filter(is_third);
     for other in third.filter(|other| overlaps(&own, &other.prefix)) {
         let text = format!(
             "{own} overlaps {} of RemoteSubnet {} of cluster {}: choose another prefix in one of the clusters",
@@ -80,6 +83,7 @@ fn faults(subnet: &RemoteSubnet, facts: &Facts) -> Vec<Fault> {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use trunkline_api::resources::NetworkType;
 
     use super::super::tests::{expect, subnet};
     use super::*;
@@ -128,8 +132,19 @@ mod tests {
         ] {
             expect(case, create(&object, &facts), refusal);
         }
-        let (wrong, also) = (remote("west", "10.1.0.0/24"), remote("west", "10.1.0.0/24"));
-        expect("an old fault", update(&wrong, &also, &facts), "");
-        expect("a new fault", update(&also, &remote("west", "10.2.0.0/24"), &facts), "north.a");
+        let wrong = remote("west", "10.1.0.0/24");
+        let mut other_type = wrong.clone();
+        other_type.spec.network_type = Some(NetworkType::Overlay);
+        expect("an old fault", update(&wrong, &other_type, &facts), "");
+        expect(
+            "another prefix",
+            update(&wrong, &remote("west", "10.1.0.0/25"), &facts),
+            "10.1.0.0/25 overlaps",
+        );
+        expect("a new fault", update(&wrong, &remote("west", "10.2.0.0/24"), &facts), "north.a");
+        let mut itself = facts.clone();
+        itself.remote_subnets.push(other("west.new", "west", "10.9.0.0/24"));
+        let (old, new) = (remote("west", "10.9.0.0/24"), remote("east", "10.9.0.0/24"));
+        expect("another cluster's name", update(&old, &new, &itself), "");
     }
 }
