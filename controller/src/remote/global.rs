@@ -171,14 +171,14 @@ fn difference(state: &ControllerState) -> Option<Difference> {
     let wanted = wanted(state);
     // The API server refuses another address type: the object is deleted first, and written anew
     // after the event of its deletion.
-    let is_gone = |key: &Key, row: &BoundRow| {
-        wanted.get(key).is_none_or(|wanted| wanted.slice.address_type != row.slice.address_type)
+    let is_same_type = |one: &BoundRow, other: &BoundRow| one.slice.address_type == other.slice.address_type;
+    let is_kept = |key: &Key, row: &BoundRow| wanted.get(key).is_some_and(|it| is_same_type(it, row));
+    let gone = remote.bound.iter().filter(|(key, row)| !is_kept(key, row));
+    let gone = gone.map(|(key, _)| key.clone()).collect();
+    let is_due = |key: &Key, row: &BoundRow| {
+        remote.bound.get(key).is_none_or(|bound| bound != row && is_same_type(bound, row))
     };
-    let gone = remote.bound.iter().filter(|(key, row)| is_gone(key, row));
-    let gone: Vec<Key> = gone.map(|(key, _)| key.clone()).collect();
-    let is_due = |key: &Key, row: &BoundRow| remote.bound.get(key) != Some(row) && !gone.contains(key);
-    let writes = wanted.iter().filter(|(key, row)| is_due(key, row));
-    let writes = writes.map(|(key, row)| (key.clone(), row.clone())).collect();
+    let writes = wanted.into_iter().filter(|(key, row)| is_due(key, row)).collect();
     Some(Difference { writes, gone })
 }
 
