@@ -24,11 +24,9 @@
 //!
 //! [`recover`]: crate::recover
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -37,8 +35,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use trunkline_api::attach::{
-    Attach, AttachedAddress, AttachedRoute, Attachment, Check, Code, Detach, Done, Failure, Gc, Interface,
-    Origin,
+    Attach, AttachedAddress, AttachedRoute, Attachment, Check, Code, Done, Failure, Interface, Origin,
 };
 use trunkline_api::names::{full_name, label};
 use trunkline_api::resources::{AttachmentKind, SubnetDns};
@@ -51,18 +48,21 @@ use trunkline_datapath::mac::show_mac;
 use trunkline_datapath::naming::host_ifname;
 use trunkline_datapath::plan::{self, OnLink};
 
+mod failures;
 mod interfaces;
+mod locks;
+mod removal;
 
+use failures::{device_failure, ipam_failure, link_check_failure, pod_failure, policy_failure};
 use interfaces::Reserved;
+pub use locks::{AttachmentGuard, AttachmentLocks};
 
 use crate::addresses::{AddressChoice, Addresses};
 use crate::causes;
-use crate::ipam::{
-    AllocateError, Assigned, AttachmentKey, Ipam, IpamError, MigrationState, PodName, Record, Reservation,
-};
+use crate::ipam::{Assigned, AttachmentKey, Ipam, IpamError, MigrationState, PodName, Record, Reservation};
 use crate::metrics::Metrics;
 use crate::netpolicy::input::ObjectKey;
-use crate::netpolicy::{Policies, PolicyLink, PolicyWait};
+use crate::netpolicy::{Policies, PolicyLink};
 use crate::plan::{AttachTarget, LinkParameters, Pod};
 use crate::reconcile::{PodError, ReadinessGate, Reconcile};
 use crate::telemetry::trace::{Steps, Tracer};
@@ -483,75 +483,6 @@ impl Pods {
         outcome
     }
 
-    /// DEL. Missing parts count as deleted.
-    pub async fn detach(
-        &self,
-        request: Detach,
-        netns: Option<OwnedFd>,
-        context: RequestContext,
-    ) -> Result<Done, Failure> {
-        let RequestContext { began, origin } = context;
-        let mut steps = self.tracer.begin("detach", began, origin.as_ref());
-        steps.of_interface(&request.interface);
-        let key = key_of(&request.interface);
-        let _guard = self.lock(&key, &mut steps).await;
-        let outcome = match self.detach_others(&key, netns.as_ref(), &mut steps).await {
-            Ok(()) => self.remove(&key, netns, &mut steps).await,
-            Err(failure) => Err(failure),
-        };
-        let record = outcome.as_ref().ok().and_then(Option::as_ref);
-        let network = record.map(|record| record.network.as_str()).unwrap_or_default();
-        let took = began.elapsed();
-        self.metrics.request("detach", network, outcome.is_ok(), took);
-        if let Some(record) = record {
-            steps.of_pod(&record.pod.namespace, &record.pod.name, &record.pod.uid);
-            steps.of_record(record);
-        }
-        steps.end(began, took, outcome.as_ref().err());
-        outcome.map(|_| Done {})
-    }
-
-    /// Removes the device, and the record last. So a record without a device is deleted, and so is
-    /// a device without a record. Returns the record, if there was one.
-    async fn remove(
-        &self,
-        key: &AttachmentKey,
-        netns: Option<OwnedFd>,
-        steps: &mut Steps,
-    ) -> Result<Option<Record>, Failure> {
-        let host_ifname = host_ifname(&key.container_id, &key.ifname);
-        let removed = async {
-            self.reconcile.remove_pod(host_ifname.clone()).await;
-            Ok::<(), Failure>(())
-        };
-        steps.time("kernel", removed).await?;
-        let detached = self.devices.detach(host_ifname.clone(), netns);
-        steps.time("link", detached).await.map_err(device_failure)?;
-        // The rules stay as long as the link.
-        if let Some(policies) = &self.policies
-            && policies.detach(host_ifname).await
-        {
-            self.forget_connections(key).await;
-        }
-        let released = steps.time("record", self.ipam.release(key.clone())).await;
-        let record = released.map_err(|error| Failure::new(Code::TryAgainLater, error.on_release()))?;
-        if let Some(record) = &record {
-            self.addresses.detached(record);
-            tracing::info!(attachment = %key, pod = %pod_name(record), addresses = addresses(record), "detached");
-        }
-        Ok(record)
-    }
-
-    /// Deletes the connections of a pod's addresses. The next pod with such an address can have
-    /// other policies, and an established connection passes without a rule.
-    async fn forget_connections(&self, key: &AttachmentKey) {
-        let Some(record) = self.ipam.get(key.clone()).await else { return };
-        let addresses = record.addresses.iter().map(|assigned| assigned.address).collect();
-        if let Err(error) = self.kernel.forget_connections(addresses).await {
-            tracing::warn!(attachment = %key, %error, "connections of a deleted pod may continue to its next address holder");
-        }
-    }
-
     /// Repairs the bandwidth limits of devices after changes by other programs, until the channel
     /// closes.
     pub async fn keep_limits(self, mut touched: UnboundedReceiver<String>) {
@@ -598,12 +529,6 @@ impl Pods {
         guard
     }
 
-    async fn take_back(&self, key: &AttachmentKey) {
-        if let Err(failure) = self.remove(key, None, &mut Steps::none()).await {
-            tracing::warn!(attachment = %key, %failure, "a failed ADD left a part of the attachment: DEL or GC removes it");
-        }
-    }
-
     /// CHECK.
     pub async fn check(&self, request: Check, netns: Option<OwnedFd>) -> Result<Done, Failure> {
         let key = key_of(&request.interface);
@@ -646,31 +571,6 @@ impl Pods {
             Err(error @ DeviceError::Check(_)) => Err(Failure::new(Code::CheckFailed, error.to_string())),
             Err(error) => Err(device_failure(error)),
         }
-    }
-
-    /// GC: removes every attachment of this configuration that is not in the list. Tries all, and
-    /// returns the first failure.
-    pub async fn gc(&self, request: Gc) -> Result<Done, Failure> {
-        let Some(summary) = self.ipam.summary().await else {
-            return Err(Failure::new(Code::TryAgainLater, "the agent is stopping"));
-        };
-        let valid: std::collections::HashSet<AttachmentKey> = request.valid.iter().map(key_of).collect();
-        let mut outcome = Ok(Done {});
-        for record in summary.records {
-            // An interface that was attached with another one is valid as long as this one.
-            let with = record.attached_with.as_ref();
-            let key = with.map(|ifname| AttachmentKey { ifname: ifname.clone(), ..record.key.clone() });
-            let is_valid = valid.contains(&record.key) || key.is_some_and(|key| valid.contains(&key));
-            if record.conf_name != request.conf_name || is_valid {
-                continue;
-            }
-            let _guard = self.locks.lock(&record.key).await;
-            let removed = self.remove(&record.key, None, &mut Steps::none()).await;
-            if outcome.is_ok() {
-                outcome = removed.map(|_| Done {});
-            }
-        }
-        outcome
     }
 }
 
@@ -762,16 +662,6 @@ pub fn policy_link(record: &Record, ifindex: u32, addresses: &Addresses) -> Poli
     }
 }
 
-fn policy_failure(error: PolicyWait) -> Failure {
-    let code = match &error {
-        PolicyWait::Unenforceable { .. } => Code::InvalidConfiguration,
-        PolicyWait::Lists(_) | PolicyWait::Pod(_) | PolicyWait::Refused(_) | PolicyWait::Stopped => {
-            Code::TryAgainLater
-        }
-    };
-    Failure::new(code, error.to_string())
-}
-
 fn pod(record: &Record, device: &Device) -> Pod {
     Pod {
         network: record.network.clone(),
@@ -834,116 +724,4 @@ fn addresses(record: &Record) -> String {
     let addresses: Vec<String> =
         record.addresses.iter().map(|assigned| assigned.address.to_string()).collect();
     addresses.join(",")
-}
-
-fn ipam_failure(error: IpamError) -> Failure {
-    let code = match &error {
-        IpamError::Allocate(AllocateError::Exhausted { .. }) => Code::PoolExhausted,
-        IpamError::Allocate(AllocateError::Unavailable { .. } | AllocateError::NoSubnetFor { .. }) => {
-            Code::AddressNotAvailable
-        }
-        IpamError::Allocate(AllocateError::SameFamily { .. } | AllocateError::AmbiguousNetwork { .. }) => {
-            Code::InvalidConfiguration
-        }
-        IpamError::Allocate(_) => Code::NoSuchNetwork,
-        IpamError::Held { .. } | IpamError::Unrecorded(_) | IpamError::Store(_) | IpamError::Stopped => {
-            Code::TryAgainLater
-        }
-    };
-    Failure::new(code, error.to_string())
-}
-
-fn device_failure(error: DeviceError) -> Failure {
-    let code = match &error {
-        DeviceError::Namespace(_) => Code::UnknownContainer,
-        DeviceError::Taken { .. } => Code::InvalidEnvironment,
-        DeviceError::Thread(_) => Code::TryAgainLater,
-        DeviceError::Foreign { .. }
-        | DeviceError::Step { .. }
-        | DeviceError::NoIpvlan { .. }
-        | DeviceError::Parent { .. }
-        | DeviceError::Setting { .. } => Code::Internal,
-        DeviceError::Check(_) => Code::CheckFailed,
-    };
-    Failure::new(code, error.to_string())
-}
-
-/// Converts a failed link check. If another host has the address, the round robin continues, so all
-/// other addresses of the subnet are allocated first.
-fn link_check_failure(error: LinkCheckError) -> Failure {
-    let code = match &error {
-        LinkCheckError::InUse(..) => Code::AddressNotAvailable,
-        LinkCheckError::NoAnswer(..) | LinkCheckError::Link { .. } => Code::TryAgainLater,
-    };
-    Failure::new(code, error.to_string())
-}
-
-fn pod_failure(error: PodError) -> Failure {
-    let code = match &error {
-        PodError::NotStarted | PodError::Drained | PodError::Waits(_) | PodError::Stopped => {
-            Code::TryAgainLater
-        }
-        PodError::Plan(_) => Code::NoSuchNetwork,
-        PodError::Kernel(_) => Code::Internal,
-    };
-    Failure::new(code, error.to_string())
-}
-
-/// One lock for each attachment.
-#[derive(Clone, Debug, Default)]
-pub struct AttachmentLocks {
-    locks: Arc<Mutex<HashMap<AttachmentKey, Arc<tokio::sync::Mutex<()>>>>>,
-}
-
-/// A locked attachment; dropping it releases the lock.
-pub struct AttachmentGuard {
-    locks: AttachmentLocks,
-    key: AttachmentKey,
-    held: Option<tokio::sync::OwnedMutexGuard<()>>,
-}
-
-impl AttachmentLocks {
-    /// Waits until no other request holds the lock of this attachment.
-    pub async fn lock(&self, key: &AttachmentKey) -> AttachmentGuard {
-        let lock = {
-            let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
-            Arc::clone(locks.entry(key.clone()).or_default())
-        };
-        let mut guard = AttachmentGuard { locks: self.clone(), key: key.clone(), held: None };
-        guard.held = Some(lock.lock_owned().await);
-        guard
-    }
-}
-
-impl Drop for AttachmentGuard {
-    fn drop(&mut self) {
-        self.held = None;
-        let mut locks = self.locks.locks.lock().unwrap_or_else(PoisonError::into_inner);
-        // If only the map has a reference, no request holds the lock or waits for it.
-        if locks.get(&self.key).is_some_and(|lock| Arc::strong_count(lock) == 1) {
-            locks.remove(&self.key);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn locks_of_one_attachment_exclude_each_other_and_leave_nothing() {
-        let locks = AttachmentLocks::default();
-        let key = |id: &str| AttachmentKey { container_id: id.to_owned(), ifname: "eth0".to_owned() };
-        let first = locks.lock(&key("a")).await;
-        let _other = locks.lock(&key("b")).await;
-        let waiting = tokio::time::timeout(Duration::from_millis(10), locks.lock(&key("a"))).await;
-        assert!(waiting.is_err());
-        let second = tokio::spawn({
-            let (locks, key) = (locks.clone(), key("a"));
-            async move { drop(locks.lock(&key).await) }
-        });
-        drop(first);
-        second.await.unwrap();
-        assert_eq!(locks.locks.lock().unwrap().len(), 1, "only b's");
-    }
 }
