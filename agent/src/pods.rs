@@ -155,7 +155,7 @@ impl Pods {
         // Before a plan is in force there are no pools, and "no network" would be a wrong error.
         self.reconcile.started().map_err(pod_failure)?;
         let reserved = match self.ipam.get(key.clone()).await {
-            Some(record) => Reserved { record, new: false, others: Vec::new() },
+            Some(record) => Reserved { record, new: false },
             None => self.reserve(&request, None, &key, client, abandoned.as_mut(), steps).await?,
         };
         network.clone_from(&reserved.record.network);
@@ -182,7 +182,7 @@ impl Pods {
         abandoned: impl Future<Output = ()>,
         steps: &mut Steps,
     ) -> Result<Attachment, Failure> {
-        let Reserved { record, new, .. } = reserved;
+        let Reserved { record, new } = reserved;
         let unsuited = unsuited(record, named_mac).or_else(|| self.unallowed(record).filter(|_| *new));
         let outcome = match unsuited {
             Some(failure) => Err(failure),
@@ -251,6 +251,7 @@ impl Pods {
             attached_with: attached_with.map(str::to_owned),
             interface,
             several,
+            others,
             migration,
         };
         let outcome = match steps.time("record", self.ipam.reserve(reservation.clone())).await {
@@ -265,7 +266,7 @@ impl Pods {
             outcome => outcome,
         };
         let (record, new) = outcome.map_err(ipam_failure)?;
-        Ok(Reserved { record, new, others })
+        Ok(Reserved { record, new })
     }
 
     /// Whether a new attachment can replace the attachment `holder`, which has the same addresses.

@@ -150,6 +150,7 @@ mod tests {
             pod: PodName::default(),
             attached_with: None,
             several: false,
+            others: Vec::new(),
             migration: Default::default(),
             target_node: None,
             default_route: false,

@@ -44,6 +44,7 @@ fn attaching(container_id: &str, address: &str) -> Record {
         several: false,
         default_route: false,
         routes: Default::default(),
+        others: Vec::new(),
         migration: Default::default(),
         target_node: None,
     }

@@ -105,6 +105,8 @@ pub struct Reservation {
     pub interface: InterfaceSettings,
     /// Whether the pod has further interfaces.
     pub several: bool,
+    /// The names of the interfaces that the ADD of this one attaches too.
+    pub others: Vec<String>,
     /// The pod's part in a live migration.
     pub migration: MigrationState,
 }
@@ -434,6 +436,7 @@ impl Owner {
             attached_with,
             interface,
             several,
+            others,
             migration,
         } = reservation;
         let record = Record {
@@ -454,6 +457,7 @@ impl Owner {
             several,
             default_route: interface.default_route,
             routes: interface.routes,
+            others,
             migration,
             target_node: None,
         };

@@ -42,6 +42,7 @@ fn reservation(container_id: &str) -> Reservation {
         attached_with: None,
         interface: Default::default(),
         several: false,
+        others: Vec::new(),
         migration: Default::default(),
     }
 }
@@ -98,10 +99,14 @@ fn the_next_run_restores_records_and_round_robin() {
 }
 
 #[test]
-fn the_next_run_restores_the_state_of_a_live_migration() {
+fn the_next_run_restores_live_migrations_and_further_interfaces() {
     let disk = Disk::default();
     let mut first = owner(&disk);
-    let target = Reservation { migration: MigrationState::Inactive, ..reservation("target") };
+    let target = Reservation {
+        migration: MigrationState::Inactive,
+        others: vec!["eth1".to_owned()],
+        ..reservation("target")
+    };
     request_of(&mut first, |answer| Request::Reserve(Box::new(target), answer)).unwrap();
     reserve(&mut first, "source").unwrap();
     let node = TargetNode { name: "n2".to_owned(), addresses: vec!["192.0.2.2".parse().unwrap()] };
@@ -113,6 +118,7 @@ fn the_next_run_restores_the_state_of_a_live_migration() {
     let states = ["source", "target"].map(|name| second.records[&key(name)].migration);
     assert_eq!(states, [MigrationState::Departing, MigrationState::Inactive]);
     assert_eq!(second.records[&key("source")].target_node, Some(node));
+    assert_eq!(second.records[&key("target")].others, ["eth1"]);
 }
 
 #[test]

@@ -146,6 +146,9 @@ pub struct Record {
     /// Destinations that the pod reaches through this interface, if another one has its default route.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub routes: BTreeSet<IpNet>,
+    /// The names of the interfaces that the ADD of this one attaches too.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<String>,
     /// Its part in a live migration.
     #[serde(default, skip_serializing_if = "MigrationState::is_active")]
     pub migration: MigrationState,

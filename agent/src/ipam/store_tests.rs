@@ -36,6 +36,7 @@ fn record(container_id: &str, phase: Phase, address: &str) -> Record {
         several: false,
         default_route: false,
         routes: Default::default(),
+        others: Vec::new(),
         migration: Default::default(),
         target_node: None,
     }

@@ -7,8 +7,11 @@
 //!
 //! The records of all interfaces are on disk before the first device exists. The interface with the
 //! default route is completed first, because the first device gets the default route
-//! (`trunkline_datapath::attach`). If one interface fails, the request removes
-//! all attachments that it began.
+//! (`trunkline_datapath::attach`). If one interface fails, the request removes all attachments that it
+//! began.
+//!
+//! After a SIGKILL between the devices, the next run deletes the records without a complete device.
+//! The first record names all other interfaces, and a repeated ADD attaches those without a record.
 
 use std::os::fd::OwnedFd;
 use std::pin::pin;
@@ -17,8 +20,9 @@ use tokio::time::Instant;
 use trunkline_api::attach::{Attach, AttachOptions, Attachment, Code, Failure, Interface};
 use trunkline_datapath::attach::device::DeviceError;
 
-use super::{Pods, device_failure, pod_failure, spec, target};
-use crate::ipam::{AttachmentKey, Record};
+use super::failures::{device_failure, pod_failure};
+use super::{Pods, spec, target};
+use crate::ipam::{AttachmentKey, Ipam, Record};
 use crate::plan::LinkParameters;
 use crate::telemetry::trace::Steps;
 
@@ -28,12 +32,11 @@ pub(super) struct Reserved {
     pub(super) record: Record,
     /// Whether this request created it.
     pub(super) new: bool,
-    /// The names of the interfaces to attach with it. Known only for a new record.
-    pub(super) others: Vec<String>,
 }
 
 impl Pods {
-    /// The records of the interfaces that are attached with the first one, created if there are none.
+    /// The records of the interfaces that are attached with the first one. An earlier request may
+    /// have created some of them, and ended before the others.
     pub(super) async fn reserve_others(
         &self,
         request: &Attach,
@@ -42,14 +45,11 @@ impl Pods {
         abandoned: impl Future<Output = ()>,
         steps: &mut Steps,
     ) -> Result<Vec<Reserved>, Failure> {
-        if !first.new {
-            let known = self.ipam.attached_with(first.record.key.clone()).await;
-            let found = |record| Reserved { record, new: false, others: Vec::new() };
-            return Ok(known.into_iter().map(found).collect());
-        }
+        let (known, missing) = others(&self.ipam, first).await;
+        let mut reserved: Vec<Reserved> =
+            known.into_iter().map(|record| Reserved { record, new: false }).collect();
         let mut abandoned = pin!(abandoned);
-        let mut reserved = Vec::new();
-        for ifname in &first.others {
+        for ifname in &missing {
             let request = for_interface(request, ifname);
             let key = AttachmentKey { ifname: ifname.clone(), ..first.record.key.clone() };
             let with = Some(first.record.key.ifname.as_str());
@@ -58,7 +58,9 @@ impl Pods {
                 Ok(other) => reserved.push(other),
                 Err(failure) => {
                     self.take_back_all(&reserved).await;
-                    self.take_back(&first.record.key).await;
+                    if first.new {
+                        self.take_back(&first.record.key).await;
+                    }
                     return Err(named(failure, ifname));
                 }
             }
@@ -155,6 +157,16 @@ impl Pods {
     }
 }
 
+/// The records of the interfaces that are attached with the first one, and the interfaces without a
+/// record.
+async fn others(ipam: &Ipam, first: &Reserved) -> (Vec<Record>, Vec<String>) {
+    let Reserved { record, new } = first;
+    let known = if *new { Vec::new() } else { ipam.attached_with(record.key.clone()).await };
+    let is_missing = |name: &&String| known.iter().all(|other| other.key.ifname != **name);
+    let missing = record.others.iter().filter(is_missing).cloned().collect();
+    (known, missing)
+}
+
 /// The request for another interface of the same pod.
 fn for_interface(request: &Attach, ifname: &str) -> Attach {
     Attach {
@@ -170,4 +182,93 @@ fn for_interface(request: &Attach, ifname: &str) -> Attach {
 /// The failure, with the interface.
 fn named(failure: Failure, ifname: &str) -> Failure {
     Failure { message: format!("interface {ifname}: {}", failure.message), ..failure }
+}
+
+#[cfg(test)]
+mod tests {
+    use trunkline_api::resources::AttachmentKind;
+    use trunkline_datapath::kernel::OwnDevice;
+    use trunkline_datapath::naming::{Alias, host_ifname};
+
+    use super::*;
+    use crate::ipam::{AddressSource, Assigned, MigrationState, NetworkSpec, PodName, Reservation, Started};
+    use crate::recover::recover;
+
+    fn reservation(ifname: &str, address: &str, others: &[&str]) -> Reservation {
+        let assigned = Assigned { subnet: "s".to_owned(), address: address.parse().unwrap(), gateway: None };
+        Reservation {
+            key: AttachmentKey { container_id: "c".to_owned(), ifname: ifname.to_owned() },
+            conf_name: "pods".to_owned(),
+            wanted: AddressSource::Assigned { network: "n".to_owned(), addresses: vec![assigned] },
+            mac: [2, 0, 0, 0, 0, 1],
+            bandwidth: Default::default(),
+            extra_prefixes: Default::default(),
+            labels: Default::default(),
+            netns: String::new(),
+            pod: PodName::default(),
+            attached_with: (ifname != "eth0").then(|| "eth0".to_owned()),
+            interface: Default::default(),
+            several: true,
+            others: others.iter().map(|&other| other.to_owned()).collect(),
+            migration: MigrationState::Active,
+        }
+    }
+
+    fn device(record: &Record) -> OwnDevice {
+        let AttachmentKey { container_id, ifname } = &record.key;
+        OwnDevice {
+            ifname: host_ifname(container_id, ifname),
+            ifindex: 7,
+            alias: Alias::new(container_id, ifname, AttachmentKind::Veth, true).to_string(),
+            addresses: record.addresses.iter().map(|assigned| assigned.address).collect(),
+            neighbours: Default::default(),
+        }
+    }
+
+    /// SIGKILL after the devices of eth0 and eth2: the next run deletes the record of eth1.
+    #[tokio::test]
+    async fn a_repeated_add_after_sigkill_attaches_missing_interfaces() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("store.redb");
+        {
+            let Started { ipam, .. } = Ipam::start(&path).unwrap();
+            let network = NetworkSpec {
+                name: "n".to_owned(),
+                default_candidate: true,
+                attachment: AttachmentKind::Veth,
+                refused: None,
+            };
+            ipam.configure(vec![network], Vec::new());
+            ipam.reserve(reservation("eth0", "10.0.0.1", &["eth1", "eth2"])).await.unwrap();
+            ipam.reserve(reservation("eth1", "10.0.0.2", &[])).await.unwrap();
+            ipam.reserve(reservation("eth2", "10.0.0.3", &[])).await.unwrap();
+        }
+        let Started { ipam, records, .. } = next_run(&path).await;
+        let has_device = |record: &&Record| record.key.ifname != "eth1";
+        let devices: Vec<OwnDevice> = records.iter().filter(has_device).map(device).collect();
+        let recovery = recover(&records, &devices);
+        for key in recovery.promote {
+            ipam.promote(key).await.unwrap();
+        }
+        for key in recovery.discard {
+            ipam.release(key).await.unwrap();
+        }
+
+        let key = reservation("eth0", "10.0.0.1", &[]).key;
+        let first = Reserved { record: ipam.get(key).await.unwrap(), new: false };
+        let (known, missing) = others(&ipam, &first).await;
+        let known: Vec<String> = known.into_iter().map(|record| record.key.ifname).collect();
+        assert_eq!((known, missing), (vec!["eth2".to_owned()], vec!["eth1".to_owned()]));
+    }
+
+    /// The thread of the former run closes the store after its last handle is gone.
+    async fn next_run(path: &std::path::Path) -> Started {
+        loop {
+            let started = Ipam::start(path).unwrap();
+            if started.fault.is_none() {
+                return started;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    }
 }
