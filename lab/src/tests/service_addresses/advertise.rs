@@ -506,6 +506,10 @@ impl Advertise<'_> {
             let host = self.bed.host(node)?;
             proxies.push(proxy::start(self.cluster.folder(), host, program, &kubeconfig, Mode::Nftables)?);
         }
+        for (node, proxy) in NODES.into_iter().zip(&mut proxies) {
+            let services = ["web".to_owned(), "api".to_owned()];
+            proxy::wait_rules(proxy, self.bed.host(node)?, Mode::Nftables, NAMESPACE, &services)?;
+        }
         self.from(1, &NODES)?;
         self.from(2, &["node1", "node3"])?;
         let outside = self.bed.host("outside")?;

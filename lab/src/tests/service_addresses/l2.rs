@@ -100,6 +100,10 @@ fn run(context: &Context) -> Result<Verdict> {
                 pods.iter().map(|pod| Greeter::listen(&pod.sandbox.ns, PORT)).collect::<Result<Vec<_>>>()?;
             vlan.service("web", WEB, "Cluster")?;
             vlan.service("api", API, "Local")?;
+            for (node, proxy) in NODES.into_iter().zip(&mut proxies) {
+                let services = ["web".to_owned(), "api".to_owned()];
+                proxy::wait_rules(proxy, bed.host(node)?, Mode::Nftables, NAMESPACE, &services)?;
+            }
             vlan.serves(&pods)?;
             vlan.local_follows(&pods)?;
             let killed = vlan.agent_is_killed()?;

@@ -121,6 +121,9 @@ pub(super) fn run(
             }
             service.test.service(SERVICE, NUMBER, "Local")?;
             service.write_slices()?;
+            for (node, proxy) in &mut service.proxies {
+                proxy::wait_rules(proxy, bed.host(node)?, Mode::Nftables, NAMESPACE, &[SERVICE.to_owned()])?;
+            }
             service.wait_next_hops(&NODES[..3])?;
             resolve_next_hops(bed)?;
             work(&mut service)

@@ -13,7 +13,9 @@ use rustix::process::{Signal, kill_process};
 use serde_json::json;
 use trunkline_api::control::{ServiceView, WithheldReason};
 
-use super::advertise::{Advertise, NODES, POOL, PORT, SERVICE_PORT, configure, host, write_objects};
+use super::advertise::{
+    Advertise, NAMESPACE, NODES, POOL, PORT, SERVICE_PORT, configure, host, write_objects,
+};
 use super::{Context, Test, Verdict};
 use crate::kube::assets::Assets;
 use crate::kube::controller::Replicas;
@@ -112,7 +114,8 @@ impl World<'_> {
         let mode = NODES.iter().position(|name| *name == node).map_or(Mode::Nftables, |index| MODES[index]);
         let host = self.test.bed.host(node)?;
         let program: &Path = &self.program;
-        let started = proxy::start(self.test.cluster.folder(), host, program, &self.kubeconfig, mode)?;
+        let mut started = proxy::start(self.test.cluster.folder(), host, program, &self.kubeconfig, mode)?;
+        proxy::wait_rules(&mut started, host, mode, NAMESPACE, &["web".to_owned()])?;
         self.proxies.insert(node, started);
         Ok(())
     }
