@@ -56,6 +56,7 @@ fn write_state(page: &mut Exposition, state: &ControllerState) {
             ("endpoint_slices", health.slices),
             ("refused", health.refused),
             ("refused_endpoints", health.refused_endpoints),
+            ("left_out", health.left_out),
         ] {
             page.put_count(m::REMOTE_MIRRORED, &[name, kind], count as u64);
         }

@@ -5,8 +5,9 @@
 //! requests, the mirrored objects stay, for at most `--remote-retention`. Then the task deletes
 //! them, until the API server answers again.
 //!
-//! The task writes changes within `COALESCE` together. It writes an object only if the object
-//! differs from its row, so a restart of the controller writes nothing.
+//! The task writes changes within `COALESCE` together, or within a longer time after a slow plan. It
+//! writes an object only if the object differs from its row, so a restart of the controller writes
+//! nothing.
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
@@ -33,7 +34,7 @@ use super::client::{PATIENCE, client, patience};
 use super::plan::{Local, MirroredSubnet, Plan, plan};
 use super::rows::MirroredKind;
 use super::status::{self, Check, condition, failed, status};
-use super::view::View;
+use super::view::{Limits, View};
 use super::watches::{Effect, Failures, watch_all};
 use super::{RemoteClusterRow, owner};
 use crate::cluster::ClusterReader as _;
@@ -50,6 +51,8 @@ pub(super) const WRITES: usize = 16;
 const IDENTIFY: Duration = Duration::from_secs(30);
 /// The interval between two attempts to write.
 pub(super) const RETRY: Duration = Duration::from_secs(5);
+/// The time from the first deletion in a kind above its limit to new lists of all kinds.
+const RELIST: Duration = Duration::from_secs(600);
 /// The longest value of a label, in characters.
 const LONGEST_LABEL: usize = 63;
 /// The field manager of the mirrored objects.
@@ -62,7 +65,7 @@ pub(super) async fn run(
     context: Context,
     retention: Option<Duration>,
 ) {
-    let mirror = Mirror { name, row, context, retention };
+    let mirror = Mirror { name, row, context, retention, limits: Limits::default() };
     if let Some(fault) = name_fault(&mirror.name) {
         mirror.is_unusable(&fault).await;
         return std::future::pending().await;
@@ -94,12 +97,19 @@ fn name_fault(name: &str) -> Option<String> {
     })
 }
 
+/// The time from a change to the next plan. Plans of a large cluster use a fifth of a processor.
+fn pause_after(planning: Duration) -> Duration {
+    COALESCE.max(4 * planning)
+}
+
 struct Mirror {
     name: Arc<str>,
     row: Arc<RemoteClusterRow>,
     context: Context,
     /// How long objects stay while the API server does not answer; none: without a limit.
     retention: Option<Duration>,
+    /// The maximum number of objects of each kind.
+    limits: Limits,
 }
 
 /// The deletion of all objects at the end of the retention.
@@ -128,6 +138,15 @@ impl Withdrawal {
             Withdrawal::Done => None,
         }
     }
+}
+
+/// The faults that have an event.
+#[derive(Default)]
+struct Reported {
+    /// Refused subnets, with the reason.
+    subnets: BTreeMap<String, String>,
+    /// Kinds with too many objects.
+    size: Option<String>,
 }
 
 impl Mirror {
@@ -266,24 +285,27 @@ impl Mirror {
         other.map(|name| format!("RemoteCluster {name} has the same UUID: delete one of the two"))
     }
 
-    /// Mirrors the cluster until another UUID is at the address. Returns the time of the first
-    /// failed request since the last answer.
+    /// Mirrors the cluster until another UUID is at the address, or new lists are due. Returns the time
+    /// of the first failed request since the last answer.
     async fn mirror(&self, client: &Client, identity: &str, patience: Duration) -> Option<Instant> {
         let mut events = watch_all(client);
-        let mut view = View::default();
+        let mut view = View::new(self.limits);
         let mut changed = self.context.shared.lock().remote.changed.subscribe();
         let mut subnets = self.context.shared.changes();
         let mut failures = Failures::default();
-        // The refused subnets that have an event.
-        let mut reported = BTreeMap::new();
+        let mut reported = Reported::default();
         let mut away_since = None;
         let mut withdrawal = Withdrawal::Pending;
         let mut due: Option<Instant> = None;
+        let mut pause = COALESCE;
         // The time of the next comparison of the UUID, after all watches answer.
         let mut verify: Option<Instant> = None;
+        // The time of new lists, because a row that was left out has room now.
+        let mut relist: Option<Instant> = None;
         loop {
             let timer = OptionFuture::from(due.map(sleep_until));
             let verification = OptionFuture::from(verify.map(sleep_until));
+            let listing = OptionFuture::from(relist.map(sleep_until));
             tokio::select! {
                 event = events.next() => {
                     let Some((kind, result)) = event else { return Some(Instant::now()) };
@@ -300,6 +322,9 @@ impl Mirror {
                     }
                     if let Ok(change) = result {
                         view.apply(change);
+                        if view.has_room() && relist.is_none() {
+                            relist = Some(Instant::now() + RELIST);
+                        }
                     }
                 }
                 Some(()) = verification => match uuid(client, patience).await {
@@ -317,14 +342,21 @@ impl Mirror {
                 },
                 _ = changed.changed() => {}
                 _ = subnets.changed() => {}
+                Some(()) = listing, if away_since.is_none() => return None,
                 () = self.retention_over(away_since, withdrawal) => {
                     withdrawal = self.withdraw(withdrawal).await;
                     continue;
                 }
                 Some(()) = timer => {
                     due = None;
+                    if away_since.is_some() {
+                        continue;
+                    }
                     changed.mark_unchanged();
-                    if !self.write(&view, identity, failures.forbidden(), &mut reported).await {
+                    let began = Instant::now();
+                    let plan = plan(&self.name, &view, &self.local());
+                    pause = pause_after(began.elapsed());
+                    if !self.write(&plan, identity, failures.forbidden(), &mut reported).await {
                         due = Some(Instant::now() + RETRY);
                     }
                     continue;
@@ -332,7 +364,7 @@ impl Mirror {
             }
             // While a watch fails, the rows may be out of date, and nothing is written.
             if view.is_complete() && away_since.is_none() && due.is_none() {
-                due = Some(Instant::now() + COALESCE);
+                due = Some(Instant::now() + pause);
             }
         }
     }
@@ -376,29 +408,36 @@ impl Mirror {
     /// succeeded.
     async fn write(
         &self,
-        view: &View,
+        plan: &Plan,
         identity: &str,
         no_services: Option<&str>,
-        reported: &mut BTreeMap<String, String>,
+        reported: &mut Reported,
     ) -> bool {
-        let plan = plan(&self.name, view, &self.local());
-        self.set_health(None, Some(&plan));
-        for (name, refusal) in plan.refused.iter().filter(|(name, why)| reported.get(*name) != Some(why)) {
+        self.set_health(None, Some(plan));
+        if let Some(fault) = plan.size_fault.as_ref().filter(|fault| reported.size.as_ref() != Some(fault)) {
+            self.warn(reason::REMOTE_CLUSTER, fault.clone());
+        }
+        reported.size.clone_from(&plan.size_fault);
+        for (name, refusal) in
+            plan.refused.iter().filter(|(name, why)| reported.subnets.get(*name) != Some(why))
+        {
             self.warn(reason::REMOTE_SUBNET_REFUSED, format!("Subnet {name} is not mirrored: {refusal}"));
         }
-        reported.clone_from(&plan.refused);
-        let done = self.write_all(&plan).await;
+        reported.subnets.clone_from(&plan.refused);
+        let done = self.write_all(plan).await;
         let refused: Vec<String> =
             plan.refused.iter().map(|(name, why)| format!("Subnet {name}: {why}")).collect();
         let refused = refused.join("; ");
         let check = |text: &'_ str| if text.is_empty() { Ok(()) } else { Err(text.to_owned()) };
         let (net_id, subnets) = (check(plan.net_id_fault.as_deref().unwrap_or_default()), check(&refused));
-        let is_ready = net_id.is_ok() && subnets.is_ok();
+        let size = check(plan.size_fault.as_deref().unwrap_or_default());
+        let is_ready = net_id.is_ok() && subnets.is_ok() && size.is_ok();
         let checks = [
             (condition::HEALTHZ, Ok(())),
             (condition::UUID, Ok(())),
             (condition::OVERLAY_NET_ID, net_id.as_ref().map(drop).map_err(String::as_str)),
             (condition::SUBNETS, subnets.as_ref().map(drop).map_err(String::as_str)),
+            (condition::SIZE, size.as_ref().map(drop).map_err(String::as_str)),
             (condition::GLOBAL_SERVICES, no_services.map_or(Ok(()), Err)),
         ];
         let state = if is_ready { RemoteClusterState::Ready } else { RemoteClusterState::NotReady };
@@ -509,6 +548,7 @@ impl Mirror {
             health.endpoints = plan.endpoints();
             health.slices = plan.slices.as_ref().map_or(0, BTreeMap::len);
             health.refused_endpoints = plan.refused_endpoints;
+            health.left_out = plan.left_out;
         }
     }
 
@@ -583,11 +623,11 @@ pub(super) fn orphans(state: &mut ControllerState) -> Orphans {
     }
 }
 
-/// Deletes orphans.
-pub(super) async fn delete(context: &Context, orphans: Orphans) {
-    delete_kind::<RemoteEndpointSliceSpec>(context, &orphans.slices).await;
-    delete_kind::<RemoteVtepSpec>(context, &orphans.vteps).await;
-    delete_kind::<RemoteSubnetSpec>(context, &orphans.subnets).await;
+/// Deletes orphans. Returns whether all deletions succeeded.
+pub(super) async fn delete(context: &Context, orphans: Orphans) -> bool {
+    delete_kind::<RemoteEndpointSliceSpec>(context, &orphans.slices).await
+        & delete_kind::<RemoteVtepSpec>(context, &orphans.vteps).await
+        & delete_kind::<RemoteSubnetSpec>(context, &orphans.subnets).await
 }
 
 async fn delete_kind<S: Kind>(context: &Context, names: &[Arc<str>]) -> bool {
@@ -625,23 +665,21 @@ pub(super) fn logged(result: crate::reconcile::ReconcileResult) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
     use std::sync::Mutex;
 
-    use http_body_util::BodyExt as _;
+    use futures_util::stream;
+    use http_body_util::StreamBody;
+    use hyper::body::Frame;
     use hyper::{Request, Response};
     use kube::client::Body;
     use serde_json::Value;
     use tower::service_fn;
-    use trunkline_api::pod::IpFamily;
-    use trunkline_api::resources::{LabelSelector, NetworkType, RemoteClusterStatus};
+    use trunkline_api::resources::RemoteClusterStatus;
 
     use super::super::rows::Mirrored;
     use super::*;
-    use crate::events::Events;
-    use crate::leader::Fence;
-    use crate::metrics::Metrics;
-    use crate::selection::Policy;
-    use crate::state::SharedState;
+    use crate::testing::{SentRequest, context};
 
     #[tokio::test(start_paused = true)]
     async fn failed_deletions_after_the_retention_are_repeated() {
@@ -655,52 +693,86 @@ mod tests {
         assert_eq!(Withdrawal::after(true).next(since, retention), None);
     }
 
-    type Sent = Arc<Mutex<Vec<(String, String, Value)>>>;
+    #[test]
+    fn slow_plans_are_less_frequent() {
+        let milliseconds = Duration::from_millis;
+        for (planning, pause) in [(0, 50), (5, 50), (500, 2_000)] {
+            assert_eq!(pause_after(milliseconds(planning)), milliseconds(pause));
+        }
+    }
+
+    type Sent = Arc<Mutex<Vec<SentRequest>>>;
 
     /// A mirror of `west`, and the requests to its API server, which answers each with a status.
     fn mirror(status: u16) -> (Mirror, Sent) {
         let sent = Sent::default();
         let recorded = Arc::clone(&sent);
-        let client = Client::new(
-            service_fn(move |request: Request<Body>| {
-                let at = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
-                let recorded = Arc::clone(&recorded);
-                let object = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "code": status});
-                let answer = Response::builder().status(status);
-                async move {
-                    let method = request.method().to_string();
-                    let body = request.into_body().collect().await?.to_bytes();
-                    let body = serde_json::from_slice(&body).unwrap_or_default();
-                    recorded.lock().unwrap().push((method, at, body));
-                    let object = Body::from(object.to_string().into_bytes());
-                    Ok::<_, kube::Error>(answer.body(object).unwrap())
-                }
-            }),
-            "default",
-        );
-        let metrics = Arc::new(Metrics::new().unwrap());
-        let policy = Policy {
-            family: IpFamily::V4,
-            network_type: NetworkType::Overlay,
-            retain: true,
-            stateful_kinds: Vec::new(),
-            pod_selector: LabelSelector::default(),
-        };
-        let context = Context {
-            client: client.clone(),
-            shared: SharedState::new(Arc::clone(&metrics)),
-            policy: Arc::new(policy),
-            events: Events::start(client, "test".to_owned(), metrics),
-            calico: false,
-            fence: Fence::new(Instant::now() + Duration::from_secs(600), Duration::from_secs(5)),
-        };
+        let context = context(move |(method, path, body)| {
+            let at = path.rsplit('/').next().unwrap_or_default().to_owned();
+            recorded.lock().unwrap().push((method.clone(), at, body.clone()));
+            (status, json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "code": status}))
+        });
         let row = RemoteClusterRow {
             uid: "uid".into(),
             generation: None,
             spec: Err(String::new()),
             status: RemoteClusterStatus::default(),
         };
-        (Mirror { name: "west".into(), row: Arc::new(row), context, retention: None }, sent)
+        let limits = Limits::default();
+        (Mirror { name: "west".into(), row: Arc::new(row), context, retention: None, limits }, sent)
+    }
+
+    /// An API server of a cluster with the UUID `u` and these NodeInfos. The watch reports that the first
+    /// one is deleted.
+    fn server(nodes: Vec<Value>) -> Client {
+        let service = service_fn(move |request: Request<Body>| {
+            let is_watch = request.uri().query().is_some_and(|query| query.contains("watch="));
+            let kind = request.uri().path().rsplit('/').next().unwrap_or_default();
+            let objects = match kind {
+                "nodeinfoes" => nodes.clone(),
+                "namespaces" => vec![json!({"metadata": {"name": "kube-system", "uid": "u"}})],
+                _ => Vec::new(),
+            };
+            let frame = |value: Value| Ok::<_, Infallible>(Frame::data(format!("{value}\n").into()));
+            let frames = if is_watch {
+                let deleted = objects.first().map(|node| frame(json!({"type": "DELETED", "object": node})));
+                stream::iter(deleted).chain(stream::pending()).boxed()
+            } else {
+                let list = json!({"kind": "List", "metadata": {"resourceVersion": "1"}, "items": objects});
+                stream::iter([frame(list)]).boxed()
+            };
+            async { Ok::<_, kube::Error>(Response::new(StreamBody::new(frames))) }
+        });
+        Client::new(service, "default")
+    }
+
+    fn node(name: &str) -> Value {
+        json!({
+            "apiVersion": "networking.alibaba.com/v1", "kind": "NodeInfo",
+            "metadata": {"name": name, "resourceVersion": "2"},
+            "spec": {"vtepInfo": {"ip": "192.0.2.1", "mac": "", "localIPs": []}},
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_deletion_above_a_limit_causes_new_lists() {
+        let (mut mirror, sent) = mirror(200);
+        let remote = server(["a", "b", "c"].map(node).to_vec());
+        let ended = timeout(RELIST * 2, mirror.mirror(&remote, "u", PATIENCE)).await;
+        assert!(ended.is_err(), "a cluster within its limits");
+        mirror.limits.nodes = 2;
+        sent.lock().unwrap().clear();
+        let began = Instant::now();
+        let ended = timeout(RELIST * 2, mirror.mirror(&remote, "u", PATIENCE)).await;
+        assert!(ended == Ok(None) && began.elapsed() >= RELIST, "{ended:?}");
+        let sent = sent.lock().unwrap();
+        let written: Vec<&str> = sent.iter().map(|(_, at, _)| at.as_str()).collect();
+        assert!(written.contains(&"west.b") && !written.contains(&"west.c"), "{written:?}");
+        let status = &sent.iter().find(|(_, at, _)| at == "status").unwrap().2["status"];
+        let conditions = status["conditions"].as_array().unwrap();
+        let size = conditions.iter().find(|one| one["type"] == condition::SIZE).unwrap();
+        assert_eq!((&status["state"], &size["status"]), (&json!("NotReady"), &json!("False")));
+        assert!(size["message"].as_str().unwrap().contains("2 NodeInfos"), "{size}");
     }
 
     fn row<S>(spec: S) -> Mirrored<S> {
@@ -780,5 +852,7 @@ mod tests {
         assert!(matches!(mirror.withdraw(Withdrawal::Pending).await, Withdrawal::Failed(_)));
         let deletions = sent.lock().unwrap().iter().filter(|(method, ..)| method == "DELETE").count();
         assert!(deletions >= 3, "{deletions}");
+        let orphans = orphans(&mut mirror.context.shared.lock());
+        assert!(!orphans.is_empty() && !delete(&mirror.context, orphans).await);
     }
 }

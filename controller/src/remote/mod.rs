@@ -35,7 +35,7 @@ use kube::runtime::watcher;
 use kube::{Api, Resource};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use trunkline_api::kube::Lenient;
 use trunkline_api::names::{REMOTE_ENDPOINTS_MANAGER, label};
 use trunkline_api::resources::{RemoteClusterSpec, RemoteEndpointSliceSpec, RemoteVtepSpec};
@@ -152,6 +152,8 @@ pub struct Health {
     pub slices: usize,
     /// Number of refused endpoints of its Services.
     pub refused_endpoints: usize,
+    /// Number of events of its objects above the limits.
+    pub left_out: usize,
 }
 
 /// A task that is aborted with its handle.
@@ -220,12 +222,13 @@ async fn supervise(lead: &TermDependencies, context: &Context) {
             }
             mirror::orphans(state)
         };
-        if !orphans.is_empty() {
-            mirror::delete(context, orphans).await;
+        let done = orphans.is_empty() || mirror::delete(context, orphans).await;
+        tokio::select! {
+            changed = changed.changed() => if changed.is_err() { return },
+            () = sleep(mirror::RETRY), if !done => {}
         }
-        if changed.changed().await.is_err() {
-            return;
-        }
+        // Each round looks at all mirrored objects.
+        sleep(mirror::COALESCE).await;
     }
 }
 

@@ -93,6 +93,10 @@ pub struct Plan {
     pub refused: BTreeMap<String, String>,
     /// The fault of the overlay's netID.
     pub net_id_fault: Option<String>,
+    /// The kinds with more objects than the controller reads.
+    pub size_fault: Option<String>,
+    /// Number of events of the objects that were left out.
+    pub left_out: usize,
 }
 
 impl Plan {
@@ -139,7 +143,14 @@ fn shortened(full: String) -> String {
 
 /// Plans the objects for a remote cluster.
 pub fn plan(cluster: &str, view: &View, local: &Local) -> Plan {
-    let mut plan = Plan::default();
+    let mut plan = Plan { left_out: view.excess().map(|(.., left_out)| left_out).sum(), ..Plan::default() };
+    let kinds: Vec<String> = view.excess().map(|(kind, limit, _)| format!("{limit} {kind}")).collect();
+    if !kinds.is_empty() {
+        plan.size_fault = Some(format!(
+            "{cluster} has more than {}: the controller leaves out further objects: delete unused ones",
+            kinds.join(" and ")
+        ));
+    }
     let remote = view.overlay_net_id();
     if let (Some(own), Some(remote)) = (local.overlay_net_id, remote)
         && own != remote
@@ -260,7 +271,7 @@ mod tests {
     use serde_json::{Value, json};
     use trunkline_api::kube::{Kind, Lenient};
 
-    use super::super::view::Change;
+    use super::super::view::{Change, Limits};
     use super::*;
 
     fn object<S: Kind>(value: Value) -> Lenient<S> {
@@ -271,6 +282,11 @@ mod tests {
     /// tunnel endpoint.
     fn view() -> View {
         let mut view = View::default();
+        fill(&mut view);
+        view
+    }
+
+    fn fill(view: &mut View) {
         for (name, spec) in [
             ("vlan", json!({"type": "Underlay", "netID": 7})),
             ("over", json!({"type": "Overlay", "netID": 4})),
@@ -293,7 +309,6 @@ mod tests {
         for (ip, subnet) in [("10.1.0.5/24", "v4"), ("10.2.0.5/16", "o4")] {
             view.apply(instance(ip, subnet, "n1"));
         }
-        view
     }
 
     fn instance(ip: &str, subnet: &str, node: &str) -> Change {
@@ -345,6 +360,17 @@ mod tests {
             let local = Local { others, mirrored, ..Local::default() };
             assert_eq!(plan("east", &view(), &local).refused.contains_key("v4"), is_refused, "{local:?}");
         }
+    }
+
+    #[test]
+    fn too_many_objects_are_a_fault_with_the_limit() {
+        let mut view = View::new(Limits { subnets: 1, nodes: 0, ..Limits::default() });
+        fill(&mut view);
+        let found = plan("east", &view, &Local::default());
+        let words = "east has more than 1 Subnets and 0 NodeInfos: the controller leaves out further objects";
+        assert!(found.size_fault.as_ref().is_some_and(|fault| fault.starts_with(words)), "{found:?}");
+        assert_eq!((found.left_out, found.subnets.len(), found.vteps.len()), (2, 1, 0));
+        assert_eq!(plan("east", &self::view(), &Local::default()).size_fault, None);
     }
 
     #[test]

@@ -15,6 +15,8 @@ pub(super) mod condition {
     pub(crate) const OVERLAY_NET_ID: &str = "OverlayNetIDMatch";
     /// No subnet is refused.
     pub(crate) const SUBNETS: &str = "SubnetNonCross";
+    /// No kind has more objects than the controller reads. Not in hybridnet.
+    pub(crate) const SIZE: &str = "SizeWithinLimits";
     /// Its Services and EndpointSlices are readable. Not in hybridnet.
     pub(crate) const GLOBAL_SERVICES: &str = "GlobalServices";
 }

@@ -1,6 +1,10 @@
 //! The state of a remote cluster, from the events of its watches. No I/O.
+//!
+//! The remote API server may answer with any number of objects. So the view has at most [`Limits`] rows
+//! of each kind. It leaves out further rows, and [`View::excess`] reports them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::Hash;
 use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::Service;
@@ -60,40 +64,170 @@ struct InstanceRow {
     node: String,
 }
 
+/// The maximum number of rows of each kind.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Of Networks.
+    pub networks: usize,
+    /// Of Subnets.
+    pub subnets: usize,
+    /// Of nodes with a tunnel endpoint.
+    pub nodes: usize,
+    /// Of IPInstances that pods use.
+    pub instances: usize,
+    /// Of global Services.
+    pub services: usize,
+    /// Of EndpointSlices of all Services.
+    pub slices: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            networks: 2_000,
+            subnets: 2_000,
+            nodes: 10_000,
+            instances: 500_000,
+            services: 50_000,
+            slices: 100_000,
+        }
+    }
+}
+
+/// The rows of one kind, up to a limit.
+struct Rows<K, R> {
+    table: Table<K, R>,
+    limit: usize,
+    /// Number of events since the last list about rows that were left out.
+    left_out: usize,
+}
+
+impl<K: Clone + Eq + Hash, R> Rows<K, R> {
+    fn new(limit: usize) -> Self {
+        Rows { table: Table::default(), limit, left_out: 0 }
+    }
+
+    /// Whether a new list may bring a row that was left out.
+    fn has_room(&self) -> bool {
+        self.left_out > 0 && self.table.len() < self.limit
+    }
+
+    /// Applies an event. `changed` gets the former and the new row.
+    fn apply<T>(
+        &mut self,
+        event: Event<T>,
+        key: impl Fn(&T) -> K,
+        row: impl Fn(T) -> Option<R>,
+        mut changed: impl FnMut(Option<&R>, Option<&R>),
+    ) {
+        match event {
+            Event::Init => {
+                self.table.begin();
+                self.left_out = 0;
+            }
+            Event::InitApply(object) | Event::Apply(object) => {
+                let key = key(&object);
+                let old = self.table.remove(&key);
+                let is_full = self.table.len() >= self.limit;
+                let mut new = row(object);
+                if is_full && new.take().is_some() {
+                    self.left_out += 1;
+                }
+                changed(old.as_ref(), new.as_ref());
+                if let Some(new) = new {
+                    self.table.set(key, new);
+                }
+            }
+            Event::Delete(object) => {
+                let old = self.table.remove(&key(&object));
+                changed(old.as_ref(), None);
+            }
+            Event::InitDone => {
+                for key in self.table.end() {
+                    let old = self.table.remove(&key);
+                    changed(old.as_ref(), None);
+                }
+            }
+        }
+    }
+}
+
 /// The rows of a remote cluster.
-#[derive(Default)]
 pub struct View {
-    networks: Table<String, NetworkRow>,
-    subnets: Table<String, (String, AddressRange)>,
-    nodes: Table<String, VtepInfo>,
-    instances: Table<(String, String), InstanceRow>,
+    networks: Rows<String, NetworkRow>,
+    subnets: Rows<String, (String, AddressRange)>,
+    nodes: Rows<String, VtepInfo>,
+    instances: Rows<(String, String), InstanceRow>,
     /// Global Services, by namespace and name.
-    services: Table<(String, String), ()>,
+    services: Rows<(String, String), ()>,
     /// The EndpointSlices of all Services, because a Service may become global.
-    slices: Table<(String, String), Slice>,
+    slices: Rows<(String, String), Slice>,
     /// The subnet of each address of a node.
     by_node: BTreeMap<String, BTreeMap<IpAddr, String>>,
 }
 
+impl Default for View {
+    fn default() -> Self {
+        View::new(Limits::default())
+    }
+}
+
 impl View {
+    /// An empty view.
+    pub fn new(limits: Limits) -> View {
+        View {
+            networks: Rows::new(limits.networks),
+            subnets: Rows::new(limits.subnets),
+            nodes: Rows::new(limits.nodes),
+            instances: Rows::new(limits.instances),
+            services: Rows::new(limits.services),
+            slices: Rows::new(limits.slices),
+            by_node: BTreeMap::new(),
+        }
+    }
+
     /// Whether all kinds that determine routes were listed.
     pub fn is_complete(&self) -> bool {
-        self.networks.is_listed()
-            && self.subnets.is_listed()
-            && self.nodes.is_listed()
-            && self.instances.is_listed()
+        self.networks.table.is_listed()
+            && self.subnets.table.is_listed()
+            && self.nodes.table.is_listed()
+            && self.instances.table.is_listed()
+    }
+
+    /// The kinds with more rows than their limit: name, limit, and the number of rows that were left
+    /// out. A row counts once for each of its events.
+    pub fn excess(&self) -> impl Iterator<Item = (&'static str, usize, usize)> {
+        let all = [
+            ("Networks", self.networks.limit, self.networks.left_out),
+            ("Subnets", self.subnets.limit, self.subnets.left_out),
+            ("NodeInfos", self.nodes.limit, self.nodes.left_out),
+            ("IPInstances", self.instances.limit, self.instances.left_out),
+            ("global Services", self.services.limit, self.services.left_out),
+            ("EndpointSlices", self.slices.limit, self.slices.left_out),
+        ];
+        all.into_iter().filter(|(.., left_out)| *left_out > 0)
+    }
+
+    /// Whether a new list may bring a row that was left out.
+    pub fn has_room(&self) -> bool {
+        self.networks.has_room()
+            || self.subnets.has_room()
+            || self.nodes.has_room()
+            || self.instances.has_room()
+            || self.services.has_room()
+            || self.slices.has_room()
     }
 
     /// Whether Services and their endpoints were listed. The user of the RemoteCluster may lack the
     /// right.
     pub fn has_services(&self) -> bool {
-        self.services.is_listed() && self.slices.is_listed()
+        self.services.table.is_listed() && self.slices.table.is_listed()
     }
 
     /// The EndpointSlices of global Services, by namespace and name.
     pub fn global_slices(&self) -> impl Iterator<Item = (&(String, String), &Slice)> {
-        self.slices.iter().filter(|((namespace, _), slice)| {
-            self.services.get(&(namespace.clone(), slice.service.clone())).is_some()
+        self.slices.table.iter().filter(|((namespace, _), slice)| {
+            self.services.table.get(&(namespace.clone(), slice.service.clone())).is_some()
         })
     }
 
@@ -105,31 +239,30 @@ impl View {
                     let spec = object.0.ok()?.spec;
                     Some((spec.network_type.unwrap_or(NetworkType::Underlay), spec.net_id))
                 };
-                apply(&mut self.networks, event, |object| object.name_any(), row, |_, _, _| {});
+                self.networks.apply(event, |object| object.name_any(), row, |_, _| {});
             }
             Change::Subnet(event) => {
                 let row = |object: Lenient<SubnetSpec>| {
                     let spec = object.0.ok()?.spec;
                     Some((spec.network, spec.range))
                 };
-                apply(&mut self.subnets, event, |object| object.name_any(), row, |_, _, _| {});
+                self.subnets.apply(event, |object| object.name_any(), row, |_, _| {});
             }
             Change::Node(event) => {
                 let row = |object: Lenient<NodeInfoSpec>| object.0.ok()?.spec.vtep_info;
-                apply(&mut self.nodes, event, |object| object.name_any(), row, |_, _, _| {});
+                self.nodes.apply(event, |object| object.name_any(), row, |_, _| {});
             }
             Change::Service(event) => {
                 let row = |object: PartialObjectMeta<Service>| {
                     let annotations = object.metadata.annotations?;
                     is_global_service(&annotations).then_some(())
                 };
-                apply(&mut self.services, event, named, row, |_, _, _| {});
+                self.services.apply(event, named, row, |_, _| {});
             }
-            Change::Slice(event) => apply(&mut self.slices, event, named, Slice::of, |_, _, _| {}),
+            Change::Slice(event) => self.slices.apply(event, named, Slice::of, |_, _| {}),
             Change::Instance(event) => {
-                let name = named;
                 let by_node = &mut self.by_node;
-                apply(&mut self.instances, event, name, instance, |_, old, new| {
+                self.instances.apply(event, named, instance, |old, new| {
                     if let Some(old) = old {
                         let all = by_node.entry(old.node.clone()).or_default();
                         all.remove(&old.address);
@@ -148,20 +281,21 @@ impl View {
 
     /// The subnets with a known Network: name, type of the Network, and range.
     pub fn subnets(&self) -> BTreeMap<&str, (NetworkType, &AddressRange)> {
-        let of_type = |network: &String| self.networks.get(network).map(|(network_type, _)| *network_type);
-        let all = self.subnets.iter();
+        let of_type =
+            |network: &String| self.networks.table.get(network).map(|(network_type, _)| *network_type);
+        let all = self.subnets.table.iter();
         all.filter_map(|(name, (network, range))| Some((name.as_str(), (of_type(network)?, range)))).collect()
     }
 
     /// The netID of the overlay.
     pub fn overlay_net_id(&self) -> Option<u32> {
-        let overlay = self.networks.iter().find(|(_, (kind, _))| *kind == NetworkType::Overlay);
+        let overlay = self.networks.table.iter().find(|(_, (kind, _))| *kind == NetworkType::Overlay);
         overlay.and_then(|(_, (_, net_id))| *net_id)
     }
 
     /// The nodes with a tunnel endpoint.
     pub fn nodes(&self) -> impl Iterator<Item = (&str, &VtepInfo)> {
-        self.nodes.iter().map(|(name, vtep)| (name.as_str(), vtep))
+        self.nodes.table.iter().map(|(name, vtep)| (name.as_str(), vtep))
     }
 
     /// The addresses of a node's pods in these subnets, in order.
@@ -188,37 +322,44 @@ fn instance(object: Lenient<IPInstanceSpec>) -> Option<InstanceRow> {
     (!node.is_empty()).then_some(InstanceRow { address, subnet: spec.subnet, node })
 }
 
-/// Applies an event to a table. `changed` gets the key, the former and the new row.
-fn apply<K, R, T>(
-    table: &mut Table<K, R>,
-    event: Event<T>,
-    key: impl Fn(&T) -> K,
-    row: impl Fn(T) -> Option<R>,
-    mut changed: impl FnMut(&K, Option<&R>, Option<&R>),
-) where
-    K: Clone + Eq + std::hash::Hash,
-{
-    match event {
-        Event::Init => table.begin(),
-        Event::InitApply(object) | Event::Apply(object) => {
-            let key = key(&object);
-            let new = row(object);
-            let old = table.remove(&key);
-            changed(&key, old.as_ref(), new.as_ref());
-            if let Some(new) = new {
-                table.set(key, new);
-            }
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn node(name: &str) -> Lenient<NodeInfoSpec> {
+        let spec = json!({"vtepInfo": {"ip": "192.0.2.1", "mac": "", "localIPs": []}});
+        serde_json::from_value(json!({"metadata": {"name": name}, "spec": spec})).unwrap()
+    }
+
+    fn names(view: &View) -> Vec<String> {
+        let mut names: Vec<String> = view.nodes().map(|(name, _)| name.to_owned()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn rows_above_the_limit_are_left_out_and_reported() {
+        let mut view = View::new(Limits { nodes: 2, ..Limits::default() });
+        let apply = |view: &mut View, name: &str| view.apply(Change::Node(Event::Apply(node(name))));
+        for name in ["a", "b", "b", "c", "d"] {
+            apply(&mut view, name);
         }
-        Event::Delete(object) => {
-            let key = key(&object);
-            let old = table.remove(&key);
-            changed(&key, old.as_ref(), None);
+        assert_eq!(names(&view), ["a", "b"], "a known row is replaced");
+        assert_eq!(view.excess().collect::<Vec<_>>(), [("NodeInfos", 2, 2)]);
+        assert!(!view.has_room());
+        view.apply(Change::Node(Event::Delete(node("a"))));
+        assert!(view.has_room(), "a new list would bring c or d");
+
+        view.apply(Change::Node(Event::Init));
+        for name in ["b", "c"] {
+            view.apply(Change::Node(Event::InitApply(node(name))));
         }
-        Event::InitDone => {
-            for key in table.end() {
-                let old = table.remove(&key);
-                changed(&key, old.as_ref(), None);
-            }
-        }
+        view.apply(Change::Node(Event::InitDone));
+        assert_eq!(
+            (names(&view), view.excess().count(), view.has_room()),
+            (vec!["b".into(), "c".into()], 0, false)
+        );
     }
 }
