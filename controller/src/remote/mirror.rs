@@ -285,8 +285,8 @@ impl Mirror {
         other.map(|name| format!("RemoteCluster {name} has the same UUID: delete one of the two"))
     }
 
-    /// Mirrors the cluster until another UUID is at the address, or new lists are due. Returns the time
-    /// of the first failed request since the last answer.
+    /// Mirrors the cluster until another UUID is at the address, another RemoteCluster has this UUID,
+    /// or new lists are due. Returns the time of the first failed request since the last answer.
     async fn mirror(&self, client: &Client, identity: &str, patience: Duration) -> Option<Instant> {
         let mut events = watch_all(client);
         let mut view = View::new(self.limits);
@@ -353,6 +353,10 @@ impl Mirror {
                         continue;
                     }
                     changed.mark_unchanged();
+                    // Another RemoteCluster may have been accepted in the same moment.
+                    if self.claimed(identity).is_some() {
+                        return None;
+                    }
                     let began = Instant::now();
                     let plan = plan(&self.name, &view, &self.local());
                     pause = pause_after(began.elapsed());
@@ -773,6 +777,31 @@ mod tests {
         let size = conditions.iter().find(|one| one["type"] == condition::SIZE).unwrap();
         assert_eq!((&status["state"], &size["status"]), (&json!("NotReady"), &json!("False")));
         assert!(size["message"].as_str().unwrap().contains("2 NodeInfos"), "{size}");
+    }
+
+    fn accepted(uuid: &str, since: &str) -> Arc<RemoteClusterRow> {
+        let checks = [(condition::UUID, Ok(()))];
+        let known = RemoteClusterStatus::default();
+        let status = status(&known, RemoteClusterState::Ready, Some(uuid.to_owned()), &checks, None, since);
+        Arc::new(RemoteClusterRow { uid: "uid".into(), generation: None, spec: Err(String::new()), status })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_later_one_of_two_accepted_clusters_writes_nothing() {
+        let (mirror, sent) = mirror(200);
+        let claims = |east: &str| {
+            let mut state = mirror.context.shared.lock();
+            state.remote.clusters.set("west".into(), accepted("u", "2026-01-01T00:00:02Z"));
+            state.remote.clusters.set("east".into(), accepted(east, "2026-01-01T00:00:01Z"));
+        };
+        let hour = Duration::from_secs(3600);
+        claims("u");
+        let remote = server(Vec::new());
+        let ended = timeout(hour, mirror.mirror(&remote, "u", PATIENCE)).await;
+        assert!(ended.is_ok() && sent.lock().unwrap().is_empty());
+        claims("another");
+        let ended = timeout(hour, mirror.mirror(&remote, "u", PATIENCE)).await;
+        assert!(ended.is_err() && !sent.lock().unwrap().is_empty(), "the status");
     }
 
     fn row<S>(spec: S) -> Mirrored<S> {
