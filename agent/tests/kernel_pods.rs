@@ -151,6 +151,39 @@ fn a_pod_reaches_the_host_and_the_host_the_pod() {
     });
 }
 
+/// The guest of a virtual machine has no permanent neighbour entries, and KubeVirt sets the pod's
+/// interface down before it connects the guest.
+#[test]
+fn routers_are_resolved_without_permanent_neighbours() {
+    isolated("routers_are_resolved_without_permanent_neighbours", |runtime| {
+        let node = node(runtime);
+        // The kernel answers only for addresses that it can route.
+        ip("route add default dev lo");
+        let netns = namespace();
+        let device = attach(runtime, &node, &netns, &spec("vm", &["10.1.0.4", "2001:db8::4"]));
+        let proxies = || ip(&format!("-6 neigh show proxy dev {}", device.host_ifname));
+        let gateway = "fe80::ecee:eeff:feee:eeee";
+        assert!(proxies().contains(gateway), "{}", proxies());
+        inside(&netns, || {
+            ip("link set eth0 down");
+            ip("link set eth0 up");
+            ip("addr add 2001:db8::4/128 dev eth0 nodad");
+            ip("route add 169.254.1.1 dev eth0");
+            ip("route add default via 169.254.1.1 dev eth0");
+            ip(&format!("-6 route add default via {gateway} dev eth0"));
+            let known = ip("neigh show nud permanent");
+            assert!(known.is_empty(), "{known}");
+        });
+        eventually("the proxy entry is installed again", || proxies().contains(gateway));
+        for router in ["192.0.2.1", "2001:db8:ffff::1"] {
+            let state =
+                || inside(&netns, || [ip("addr"), ip("-6 route"), ip("neigh"), ip("-6 neigh")].concat());
+            assert!(inside(&netns, || ping(router)), "{router}: {}", state());
+        }
+        assert_eq!(node.kernel.status().last_error, None);
+    });
+}
+
 /// A translated Service's backend would reply directly to a slave, so the request uses an address
 /// of the host as source. The backend here has no route to the pod's subnet, so it can reply only
 /// to the host.

@@ -106,49 +106,60 @@ pub(crate) fn apply(path: &str, wanted: &Sysctl) -> Result<bool, SysctlError> {
     Ok(true)
 }
 
-/// IPv6 settings of a host interface that netlink cannot write: no router advertisements and no
-/// redirects from the pod.
-const POD_DEVICE: [&str; 2] = ["accept_ra", "accept_redirects"];
+/// Settings of a host interface that netlink cannot write, by folder. The pod's router advertisements
+/// and redirects have no effect. The node answers requests for the pod's gateways, and at once: the
+/// guest of a virtual machine has no permanent neighbour entries.
+const POD_DEVICE: [(&str, &[(&str, &str)]); 3] = [
+    ("net/ipv6/conf", &[("accept_ra", "0"), ("accept_redirects", "0"), ("proxy_ndp", "1")]),
+    ("net/ipv6/neigh", &[("proxy_delay", "0")]),
+    ("net/ipv4/neigh", &[("proxy_delay", "0")]),
+];
 
-/// Writes the IPv6 settings of pods' devices in the network namespace of one thread.
+/// Writes the settings of pods' devices in the network namespace of one thread.
 ///
-/// The folder is opened once. A look-up of `/proc/sys/net/ipv6` by path passes the entries of every
+/// Each folder is opened once. A look-up of `/proc/sys/net/ipv6` by path passes the entries of every
 /// other network namespace, so its cost grows with each pod.
 #[derive(Debug, Default)]
 pub(crate) struct PodSettings {
-    folder: Option<OwnedFd>,
+    folders: [Option<OwnedFd>; POD_DEVICE.len()],
 }
 
 impl PodSettings {
     /// Writes the settings of a pod's device.
     pub(crate) fn apply(&mut self, ifname: &str) -> Result<(), SysctlError> {
-        const FOLDER: &str = "net/ipv6/conf";
-        // ENOENT: the kernel has no IPv6, or the device is deleted.
-        let or_missing =
-            |error: Errno| if error == Errno::NOENT { Ok(()) } else { Err(io::Error::from(error)) };
-        let closed = |setting: &str, fd: &OwnedFd| -> Result<(), Errno> {
-            let path = format!("{ifname}/{setting}");
-            let file = rustix::fs::openat(fd, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
-            rustix::io::write(file, b"0").map(drop)
-        };
-        if self.folder.is_none() {
-            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            self.folder = match rustix::fs::open(file(FOLDER), flags, Mode::empty()) {
-                Ok(folder) => Some(folder),
-                Err(error) => {
-                    return or_missing(error)
-                        .map_err(|error| SysctlError::Device { path: FOLDER.to_owned(), error });
-                }
-            };
-        }
-        for setting in POD_DEVICE {
-            let written = self.folder.as_ref().map_or(Ok(()), |folder| closed(setting, folder));
-            written.or_else(or_missing).map_err(|error| {
-                let path = format!("{FOLDER}/{ifname}/{setting}");
-                SysctlError::Device { path, error }
-            })?;
+        for ((path, settings), folder) in POD_DEVICE.into_iter().zip(&mut self.folders) {
+            let failed = |path: String| move |error| SysctlError::Device { path, error };
+            if folder.is_none() {
+                *folder = open_folder(path).map_err(failed(path.to_owned()))?;
+            }
+            let Some(folder) = folder else { continue };
+            for (setting, value) in settings {
+                write_setting(folder, &format!("{ifname}/{setting}"), value)
+                    .map_err(failed(format!("{path}/{ifname}/{setting}")))?;
+            }
         }
         Ok(())
+    }
+}
+
+/// Opens a folder; none if the kernel does not have this family.
+fn open_folder(path: &str) -> io::Result<Option<OwnedFd>> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    match rustix::fs::open(file(path), flags, Mode::empty()) {
+        Ok(folder) => Ok(Some(folder)),
+        Err(Errno::NOENT) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Writes a setting of a device; nothing if the device is deleted.
+fn write_setting(folder: &OwnedFd, path: &str, value: &str) -> io::Result<()> {
+    let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+    match rustix::fs::openat(folder, path, flags, Mode::empty())
+        .and_then(|file| rustix::io::write(file, value.as_bytes()))
+    {
+        Ok(_) | Err(Errno::NOENT) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 

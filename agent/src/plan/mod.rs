@@ -36,6 +36,7 @@ use ipnet::IpNet;
 use trunkline_api::resources::{AttachmentKind, Network, NetworkMode, NetworkType, Subnet, ValueError};
 use trunkline_api::validate;
 use trunkline_bgp::types::Community;
+use trunkline_datapath::attach::device::GATEWAY_V6;
 use trunkline_datapath::family::IpFamily;
 use trunkline_datapath::plan::{
     DROP_TABLE, Hop, NatRules, Neighbour, POD_TABLE, PodPlan, Proxy, RouteKey, RouteTarget, Rule,
@@ -174,6 +175,10 @@ pub fn plan_pod(plan: &Plan, pod: &Pod) -> Result<PlannedPod, PlanError> {
             let ifindex = device.and_then(|device| device.ifindex);
             planned.proxies.extend(ifindex.map(|ifindex| Proxy { ifindex, address: *address }));
         }
+    }
+    // The guest of a virtual machine has no permanent neighbour entry of its router.
+    if pod.attachment == AttachmentKind::Veth && pod.addresses.iter().any(IpAddr::is_ipv6) {
+        planned.proxies.insert(Proxy { ifindex: pod.host_ifindex, address: GATEWAY_V6.into() });
     }
     // An nftables set accepts no range inside another range.
     let allowed = pod.extra_prefixes.iter().filter(|prefix| network.allows(prefix)).copied().collect();

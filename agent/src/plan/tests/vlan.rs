@@ -270,7 +270,14 @@ fn a_device_fault_is_reported_and_its_pods_wait() {
     let planned = plan_pod(&plan(&three_subnets(), &host).unwrap(), &pod).unwrap();
     let proxies: Vec<(u32, String)> =
         planned.kernel.proxies.iter().map(|proxy| (proxy.ifindex, proxy.address.to_string())).collect();
-    assert_eq!(proxies, [(7, "10.10.0.5".to_owned()), (7, "2001:db8:10::5".to_owned())]);
+    assert_eq!(
+        proxies,
+        [
+            (7, "10.10.0.5".to_owned()),
+            (7, "2001:db8:10::5".to_owned()),
+            (pod.host_ifindex, "fe80::ecee:eeff:feee:eeee".to_owned())
+        ]
+    );
     assert_eq!(
         (planned.kernel.routes.len(), planned.kernel.neighbours.len(), planned.originate.len()),
         (2, 2, 0)

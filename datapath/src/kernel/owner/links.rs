@@ -242,6 +242,19 @@ impl Owner {
         proxies.iter().for_each(|proxy| self.put_proxy(proxy));
     }
 
+    /// Adds a pod's proxy entries on its link again. The kernel deletes them when the pod sets its
+    /// interface down, and sends no notification of it.
+    pub(super) fn restore_proxies(&mut self, index: u32) -> Result<(), KernelError> {
+        let pod = self.pod_names.get(&index).and_then(|name| self.pods.get(name));
+        let proxies = pod.into_iter().flat_map(|pod| &pod.proxies);
+        let lost: Vec<Proxy> = proxies.filter(|proxy| proxy.ifindex == index).copied().collect();
+        if !lost.is_empty() {
+            lost.iter().for_each(|proxy| self.put_proxy(proxy));
+            self.flush()?;
+        }
+        Ok(())
+    }
+
     pub(super) fn put_neighbour(&mut self, neighbour: &Neighbour) {
         self.batch.put_neighbour(neighbour);
         self.requests.push(Request::Neighbour(neighbour.address));

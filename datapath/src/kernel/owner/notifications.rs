@@ -302,6 +302,9 @@ impl Owner {
                 self.forget_installed(index);
                 self.settle_all()?;
             }
+            if !was_usable && is_usable {
+                self.restore_proxies(index)?;
+            }
             return Ok(());
         }
         if before != self.topology.link(index) {
@@ -379,8 +382,9 @@ impl Owner {
         // Notifications of the agent's requests are filtered, so the new state is recorded here.
         // The kernel deleted all neighbour entries when the link went down.
         link.info.flags |= libc::IFF_UP as u32;
-        let neighbours = pod.neighbours.clone();
+        let (neighbours, proxies) = (pod.neighbours.clone(), pod.proxies.clone());
         neighbours.iter().for_each(|neighbour| self.put_neighbour(neighbour));
+        proxies.iter().filter(|proxy| proxy.ifindex == index).for_each(|proxy| self.put_proxy(proxy));
     }
 
     /// Removes a pod with a deleted device and its routes from the record.

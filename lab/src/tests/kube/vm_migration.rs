@@ -4,6 +4,7 @@
 //! the pods. The routers have no configuration for live migration.
 
 mod guest;
+mod qemu;
 mod timeline;
 mod traffic;
 
@@ -30,6 +31,7 @@ use crate::shell::{Seen, wait_for};
 use crate::tests::{Context as Lab, passed};
 use crate::topology::Image;
 use guest::{Announcement, Announcer, Guest};
+use qemu::{Image as GuestImage, Machine};
 use timeline::Timeline;
 use traffic::{Loss, Sender, Traffic};
 
@@ -63,10 +65,18 @@ spec: { network: global, range: { version: '6', cidr: 'fd00:200::/112' } }
 ";
 
 fn vm_migration(context: &Lab) -> Result<Verdict> {
-    two_racks::run(context, "vm-migration", test)
+    let image = GuestImage::find(&context.place)?;
+    two_racks::run(context, "vm-migration", |cluster, fabric, controller| {
+        test(cluster, fabric, controller, &image)
+    })
 }
 
-fn test(cluster: &Cluster, fabric: &Fabric, controller: &Path) -> Result<Verdict> {
+fn test(
+    cluster: &Cluster,
+    fabric: &Fabric,
+    controller: &Path,
+    image: &Result<GuestImage, String>,
+) -> Result<Verdict> {
     crds::install(cluster)?;
     cluster.apply(CRDS)?;
     for kind in ["virtualmachines", "virtualmachineinstances"] {
@@ -96,8 +106,12 @@ fn test(cluster: &Cluster, fabric: &Fabric, controller: &Path) -> Result<Verdict
     let clients: Vec<&Attached> = clients.iter().collect();
     let near = lab.within_the_rack(&clients)?;
     let far = lab.to_another_rack(&clients)?;
+    let real = match image {
+        Ok(image) => lab.by_qemu(image, &clients)?,
+        Err(missing) => missing.clone(),
+    };
     replicas.still_running()?;
-    passed(format!("{near}; {far}"))
+    passed(format!("{near}; {far}; {real}"))
 }
 
 struct Migration<'a> {
@@ -202,6 +216,31 @@ impl Migration<'_> {
         traffic.settle(40, PATIENCE)?;
         traffic.finish()?;
         Ok(format!("to another rack: {} before the switch, {} at it", worst(&before), switch.loss))
+    }
+
+    /// QEMU's own live migration of a booted guest, within a rack.
+    fn by_qemu(&self, image: &GuestImage, clients: &[&Attached]) -> Result<String> {
+        self.start_vm("real", "node1a")?;
+        let source = self.launch("real", "virt-launcher-real-1", "node1a", false, "Underlay")?;
+        let mut machine = Machine::boot(self.cluster, image, &source)?;
+        let traffic = self.traffic(clients, &source.addresses)?;
+        let target = self.launch("real", "virt-launcher-real-2", "node1b", true, "Underlay")?;
+        self.is_worse("node1a", &source)?;
+        let mut other = Machine::wait_for_guest(self.cluster, image, &target)?;
+        traffic.settle(40, PATIENCE)?;
+        let began = Instant::now();
+        let downtime = machine.migrate(self.cluster, &target, &mut other)?;
+        traffic.settle(40, PATIENCE)?;
+        let losses = traffic.losses(began, Instant::now());
+        let slowest = losses.iter().map(|loss| loss.span).max().unwrap_or_default();
+        ensure!(slowest <= TOLERATED, "the blackout lasts {slowest:?}: {losses:?}");
+        self.ends("real", "node1b", &target)?;
+        self.is_withdrawn("node1a", &source)?;
+        drop(machine);
+        self.remove(source)?;
+        traffic.settle(40, PATIENCE)?;
+        traffic.finish()?;
+        Ok(format!("by QEMU, whose downtime is {:.0} ms: {}", ms(downtime), worst(&losses)))
     }
 
     /// Moves the guest, and measures until the datagrams are answered again.
