@@ -98,6 +98,7 @@ fn pod(record: &Record, device: &OwnDevice) -> Pod {
         extra_prefixes: record.extra_prefixes.clone(),
         migration: record.migration,
         target_addresses: record.target_addresses(),
+        is_virtual_machine: record.is_virtual_machine(),
     }
 }
 

@@ -145,6 +145,7 @@ fn scene(runtime: &Runtime) -> Scene {
                 extra_prefixes: Default::default(),
                 migration: Default::default(),
                 target_addresses: Vec::new(),
+                is_virtual_machine: false,
             };
             Attached { netns, pod, own }
         });

@@ -69,6 +69,7 @@ fn attach(
             extra_prefixes: Default::default(),
             migration: Default::default(),
             target_addresses: Vec::new(),
+            is_virtual_machine: false,
         };
         kernel.add_pod(plan_pod(plan, &pod).unwrap().kernel).await.unwrap();
     });

@@ -64,6 +64,7 @@ fn pod_plan(spec: &DeviceSpec, device: &Device) -> PodPlan {
         extra_prefixes: Default::default(),
         migration: Default::default(),
         target_addresses: Vec::new(),
+        is_virtual_machine: spec.container_id == "vm",
     };
     plan_pod(&plan, &pod).unwrap().kernel
 }

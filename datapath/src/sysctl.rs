@@ -4,6 +4,7 @@
 //! read-only in an unprivileged container. So the chart mounts the host's `/proc/sys/net` a second
 //! time and sets `TRUNKLINE_PROC_SYS` to this mount point.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -106,11 +107,14 @@ pub(crate) fn apply(path: &str, wanted: &Sysctl) -> Result<bool, SysctlError> {
     Ok(true)
 }
 
-/// Settings of a host interface that netlink cannot write, by folder. The pod's router advertisements
-/// and redirects have no effect. The node answers requests for the pod's gateways, and at once: the
-/// guest of a virtual machine has no permanent neighbour entries.
-const POD_DEVICE: [(&str, &[(&str, &str)]); 3] = [
-    ("net/ipv6/conf", &[("accept_ra", "0"), ("accept_redirects", "0"), ("proxy_ndp", "1")]),
+/// A folder below `/proc/sys`, and settings of each host interface in it.
+type Settings = (&'static str, &'static [(&'static str, &'static str)]);
+
+/// Settings that netlink cannot write: no router advertisements and no redirects from the pod.
+const POD_DEVICE: Settings = ("net/ipv6/conf", &[("accept_ra", "0"), ("accept_redirects", "0")]);
+/// Settings of a host interface with proxy entries: the node answers requests for them, and at once.
+const PROXY_DEVICE: [Settings; 3] = [
+    ("net/ipv6/conf", &[("proxy_ndp", "1")]),
     ("net/ipv6/neigh", &[("proxy_delay", "0")]),
     ("net/ipv4/neigh", &[("proxy_delay", "0")]),
 ];
@@ -121,22 +125,27 @@ const POD_DEVICE: [(&str, &[(&str, &str)]); 3] = [
 /// other network namespace, so its cost grows with each pod.
 #[derive(Debug, Default)]
 pub(crate) struct PodSettings {
-    folders: [Option<OwnedFd>; POD_DEVICE.len()],
+    folders: BTreeMap<&'static str, OwnedFd>,
 }
 
 impl PodSettings {
     /// Writes the settings of a pod's device.
-    pub(crate) fn apply(&mut self, ifname: &str) -> Result<(), SysctlError> {
-        for ((path, settings), folder) in POD_DEVICE.into_iter().zip(&mut self.folders) {
-            let failed = |path: String| move |error| SysctlError::Device { path, error };
-            if folder.is_none() {
-                *folder = open_folder(path).map_err(failed(path.to_owned()))?;
-            }
-            let Some(folder) = folder else { continue };
-            for (setting, value) in settings {
-                write_setting(folder, &format!("{ifname}/{setting}"), value)
-                    .map_err(failed(format!("{path}/{ifname}/{setting}")))?;
-            }
+    pub(crate) fn apply(&mut self, ifname: &str, has_proxies: bool) -> Result<(), SysctlError> {
+        self.write(ifname, POD_DEVICE)?;
+        let more = PROXY_DEVICE.into_iter().filter(|_| has_proxies);
+        more.into_iter().try_for_each(|settings| self.write(ifname, settings))
+    }
+
+    fn write(&mut self, ifname: &str, (path, settings): Settings) -> Result<(), SysctlError> {
+        let failed = |path: String| move |error| SysctlError::Device { path, error };
+        if !self.folders.contains_key(path) {
+            let Some(folder) = open_folder(path).map_err(failed(path.to_owned()))? else { return Ok(()) };
+            self.folders.insert(path, folder);
+        }
+        let Some(folder) = self.folders.get(path) else { return Ok(()) };
+        for (setting, value) in settings {
+            write_setting(folder, &format!("{ifname}/{setting}"), value)
+                .map_err(failed(format!("{path}/{ifname}/{setting}")))?;
         }
         Ok(())
     }

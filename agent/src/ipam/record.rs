@@ -158,6 +158,11 @@ pub struct Record {
 }
 
 impl Record {
+    /// Whether KubeVirt created the pod for a virtual machine: it gives these pods this name.
+    pub fn is_virtual_machine(&self) -> bool {
+        self.pod.name.starts_with("virt-launcher-")
+    }
+
     /// The addresses of the node to which its virtual machine moves.
     pub fn target_addresses(&self) -> Vec<IpAddr> {
         self.target_node.iter().flat_map(|node| node.addresses.iter().copied()).collect()

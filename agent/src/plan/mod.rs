@@ -36,7 +36,7 @@ use ipnet::IpNet;
 use trunkline_api::resources::{AttachmentKind, Network, NetworkMode, NetworkType, Subnet, ValueError};
 use trunkline_api::validate;
 use trunkline_bgp::types::Community;
-use trunkline_datapath::attach::device::GATEWAY_V6;
+use trunkline_datapath::attach::device::{GATEWAY_V4, GATEWAY_V6};
 use trunkline_datapath::family::IpFamily;
 use trunkline_datapath::plan::{
     DROP_TABLE, Hop, NatRules, Neighbour, POD_TABLE, PodPlan, Proxy, RouteKey, RouteTarget, Rule,
@@ -176,9 +176,11 @@ pub fn plan_pod(plan: &Plan, pod: &Pod) -> Result<PlannedPod, PlanError> {
             planned.proxies.extend(ifindex.map(|ifindex| Proxy { ifindex, address: *address }));
         }
     }
-    // The guest of a virtual machine has no permanent neighbour entry of its router.
-    if pod.attachment == AttachmentKind::Veth && pod.addresses.iter().any(IpAddr::is_ipv6) {
-        planned.proxies.insert(Proxy { ifindex: pod.host_ifindex, address: GATEWAY_V6.into() });
+    // The kernel searches all proxy entries of one address, so only pods that need them have them.
+    if pod.is_virtual_machine && pod.attachment == AttachmentKind::Veth {
+        let router = |address: &IpAddr| if address.is_ipv4() { GATEWAY_V4.into() } else { GATEWAY_V6.into() };
+        let routers = pod.addresses.iter().map(router);
+        planned.proxies.extend(routers.map(|address| Proxy { ifindex: pod.host_ifindex, address }));
     }
     // An nftables set accepts no range inside another range.
     let allowed = pod.extra_prefixes.iter().filter(|prefix| network.allows(prefix)).copied().collect();

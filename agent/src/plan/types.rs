@@ -316,6 +316,8 @@ pub struct Pod {
     pub migration: MigrationState,
     /// The addresses of the node to which its virtual machine moves, if this node is the source.
     pub target_addresses: Vec<IpAddr>,
+    /// Whether a virtual machine runs in it, whose guest has no permanent neighbour entries.
+    pub is_virtual_machine: bool,
 }
 
 /// The name in manifests.

@@ -147,6 +147,7 @@ fn a_slave_needs_no_proxy_and_excludes_veth_pods() {
         extra_prefixes: Default::default(),
         migration: Default::default(),
         target_addresses: Vec::new(),
+        is_virtual_machine: false,
     };
     let (veth, ipvlan) = (three_subnets(), slaves());
     for (intent, kind, proxies) in [(&veth, AttachmentKind::Veth, 1), (&ipvlan, AttachmentKind::Ipvlan, 0)] {

@@ -17,6 +17,7 @@ fn pod(network: &str, address: &str, migration: MigrationState) -> Pod {
         extra_prefixes: Default::default(),
         migration,
         target_addresses: Vec::new(),
+        is_virtual_machine: false,
     }
 }
 

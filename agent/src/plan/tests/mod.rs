@@ -229,6 +229,7 @@ fn pods_are_advertised_beyond_the_rack_while_a_peer_is_down() {
             extra_prefixes: BTreeSet::new(),
             migration: Default::default(),
             target_addresses: Vec::new(),
+            is_virtual_machine: false,
         };
         let pod_plan = plan_pod(&plan, &pod).unwrap();
         let communities = pod_plan.originate.into_values().next().unwrap().communities;
@@ -564,6 +565,7 @@ fn a_pod_is_a_route_a_neighbour_and_an_advertisement() {
         extra_prefixes: Default::default(),
         migration: Default::default(),
         target_addresses: Vec::new(),
+        is_virtual_machine: false,
     };
     for (network, address, communities) in
         [("rack", "10.1.0.5", vec![Community::NO_EXPORT]), ("global", "10.7.0.5", vec![])]
@@ -602,6 +604,7 @@ fn a_pod_sends_from_prefixes_that_its_network_allows() {
             extra_prefixes: prefixes(asks),
             migration: Default::default(),
             target_addresses: Vec::new(),
+            is_virtual_machine: false,
         };
         let refused: Vec<String> =
             plan.networks[&name].refused_prefixes(&name, &pod.extra_prefixes).collect();

@@ -239,6 +239,7 @@ fn a_device_fault_is_reported_and_its_pods_wait() {
         extra_prefixes: Default::default(),
         migration: Default::default(),
         target_addresses: Vec::new(),
+        is_virtual_machine: true,
     };
     let fault = |edit: &dyn Fn(&mut Host)| {
         let mut host = with_default();
@@ -275,6 +276,7 @@ fn a_device_fault_is_reported_and_its_pods_wait() {
         [
             (7, "10.10.0.5".to_owned()),
             (7, "2001:db8:10::5".to_owned()),
+            (pod.host_ifindex, "169.254.1.1".to_owned()),
             (pod.host_ifindex, "fe80::ecee:eeff:feee:eeee".to_owned())
         ]
     );

@@ -225,6 +225,7 @@ fn an_overlay_pod_is_a_route_and_not_advertised() {
         extra_prefixes: Default::default(),
         migration: Default::default(),
         target_addresses: Vec::new(),
+        is_virtual_machine: false,
     };
     let planned = plan_pod(&plan, &pod).unwrap();
     assert_eq!(planned.kernel.routes.len(), 1);

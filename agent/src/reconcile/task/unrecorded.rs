@@ -29,6 +29,7 @@ pub(super) fn unrecorded_plan(plan: &Plan, pod: &UnrecordedPod) -> PlannedPod {
         extra_prefixes: BTreeSet::new(),
         migration: MigrationState::Active,
         target_addresses: Vec::new(),
+        is_virtual_machine: false,
     };
     match plan_pod(plan, &as_pod) {
         Ok(PlannedPod { kernel, originate }) => {

@@ -137,7 +137,8 @@ impl Owner {
 
     /// Configures a pod's device and the guard before a route to the pod is installed.
     pub(super) fn guard_pod(&mut self, pod: &PodPlan) {
-        if let Err(error) = self.pod_settings.apply(&pod.host_ifname) {
+        let has_proxies = pod.proxies.iter().any(|proxy| proxy.ifindex == pod.host_ifindex);
+        if let Err(error) = self.pod_settings.apply(&pod.host_ifname, has_proxies) {
             self.fault(Reason::Sysctl, error);
         }
         let group = self.topology.links.get(&pod.host_ifindex).map(|link| link.info.group);
