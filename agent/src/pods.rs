@@ -70,6 +70,10 @@ use crate::telemetry::trace::{Steps, Tracer};
 /// The answer is sent this long before the client's own deadline.
 const MARGIN: Duration = Duration::from_millis(500);
 
+/// Maximum time for which an ADD waits for the first plan, which takes some 100 ms after a start of the
+/// agent.
+const FIRST_PLAN: Duration = Duration::from_secs(10);
+
 /// The inputs of the flow. Cheap to clone.
 #[derive(Clone)]
 pub struct Pods {
@@ -151,9 +155,10 @@ impl Pods {
         if let Some(pod) = &request.pod {
             steps.of_pod(&pod.namespace, &pod.name, &pod.uid);
         }
-        let _guard = self.lock(&key, steps).await;
         // Before a plan is in force there are no pools, and "no network" would be a wrong error.
-        self.reconcile.started().map_err(pod_failure)?;
+        let started = (Instant::now() + FIRST_PLAN).min(client);
+        self.reconcile.started(started, abandoned.as_mut()).await.map_err(pod_failure)?;
+        let _guard = self.lock(&key, steps).await;
         let reserved = match self.ipam.get(key.clone()).await {
             Some(record) => Reserved { record, new: false },
             None => self.reserve(&request, None, &key, client, abandoned.as_mut(), steps).await?,

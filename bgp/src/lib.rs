@@ -89,7 +89,7 @@
 //! # RFCs
 //! | RFC | | |
 //! |---|---|---|
-//! | 4271 BGP-4 | done | except aggregation, DelayOpen, IGP costs (next hops count as reachable) |
+//! | 4271 BGP-4 | done | except aggregation, DelayOpen outside of collisions, IGP costs (next hops count as reachable) |
 //! | 1997, 8092 communities | done | NO_EXPORT, NO_ADVERTISE and NO_EXPORT_SUBCONFED are obeyed |
 //! | 2385 TCP-MD5, 5082 GTSM | done | keys by address, or by prefix for dynamic neighbours |
 //! | 2918 route refresh, 7313 enhanced route refresh | done | |

@@ -6,6 +6,7 @@ mod service;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -89,6 +90,8 @@ pub(crate) struct Summary {
     pub fabric_p50_ms: f64,
     pub fabric_p99_ms: f64,
     pub wall_s: f64,
+    /// The folder with logs, captures and routing tables; none without a fault.
+    pub evidence: Option<PathBuf>,
 }
 
 impl Summary {
@@ -149,6 +152,9 @@ impl Summary {
             format!("{} of {LINK_FAULTS} faults of a link were shown", self.link_faults.len()),
         );
         faults.extend(self.load_balancer.iter().flat_map(LoadBalancer::faults));
+        if let (false, Some(folder)) = (faults.is_empty(), &self.evidence) {
+            faults.push(format!("logs, captures and routing tables: {}", folder.display()));
+        }
         faults
     }
 
@@ -305,7 +311,12 @@ pub(crate) fn tour(bring_up: impl FnOnce() -> Result<Fabric>, kubernetes: &Kuber
         tour.link_faults()?;
         tour.withdraw()?;
         tour.load_balancer(kubernetes)?;
-        Ok(tour.summary)
+        let mut summary = tour.summary;
+        let faults = summary.faults();
+        if !faults.is_empty() {
+            summary.evidence = Some(evidence::gather(fabric, &faults.join("\n"))?);
+        }
+        Ok(summary)
     })?;
     step("removing the fabric", || {
         drop(fabric);

@@ -9,12 +9,16 @@ use crate::fabric::Fabric;
 use crate::host::Host;
 use crate::topology::Image;
 
-const EVERY_NODE: [(&str, &str); 6] = [
+const EVERY_NODE: [(&str, &str); 7] = [
     ("links.txt", "ip -d -s addr show"),
     ("routes.txt", "ip route show table all; echo; ip -6 route show table all"),
     ("rules.txt", "ip rule show; echo; ip -6 rule show"),
     ("neighbours.txt", "ip neigh show"),
     ("bridge.txt", "bridge -d link; bridge vlan; bridge fdb"),
+    (
+        "counters.txt",
+        "nstat -asz | grep -v ' 0  '; cat /proc/net/stat/nf_conntrack /proc/net/stat/ndisc_cache /proc/net/stat/arp_cache /proc/net/softnet_stat",
+    ),
     ("sockets.txt", "ss -tnp state all 2>/dev/null | grep -v TIME-WAIT; ps -o pid,etime,rss,args"),
 ];
 

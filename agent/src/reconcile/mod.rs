@@ -295,9 +295,13 @@ impl Reconcile {
         self.request(|answer| Request::RemovePod(host_ifname, answer)).await;
     }
 
-    /// Whether a plan is in force.
-    pub fn started(&self) -> Result<(), PodError> {
-        self.in_force.borrow().as_ref().map(drop).ok_or(PodError::NotStarted)
+    /// Waits until a plan is in force, at most until `deadline` or until `abandoned` completes.
+    pub async fn started(
+        &self,
+        deadline: Instant,
+        abandoned: impl Future<Output = ()>,
+    ) -> Result<(), PodError> {
+        wait_plan(self.in_force.clone(), deadline, abandoned).await
     }
 
     /// The plan in force, and every later plan.
@@ -386,5 +390,54 @@ impl Reconcile {
         let (answer, reply) = oneshot::channel();
         self.requests.send(request(answer)).await.ok()?;
         reply.await.ok()
+    }
+}
+
+async fn wait_plan<T>(
+    mut in_force: watch::Receiver<Option<T>>,
+    deadline: Instant,
+    abandoned: impl Future<Output = ()>,
+) -> Result<(), PodError> {
+    tokio::select! {
+        biased;
+        plan = in_force.wait_for(Option::is_some) => plan.map(drop).map_err(|_| PodError::Stopped),
+        () = tokio::time::sleep_until(deadline) => Err(PodError::NotStarted),
+        () = abandoned => Err(PodError::NotStarted),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+    use std::time::Duration;
+
+    use super::*;
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(60)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_add_before_the_first_plan_waits_for_it() {
+        let (plan, in_force) = watch::channel(None);
+        let waiting = tokio::spawn(wait_plan(in_force.clone(), soon(), pending()));
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished());
+        plan.send_replace(Some(()));
+        waiting.await.unwrap().unwrap();
+        // With a plan, a client that has gone makes no difference.
+        wait_plan(in_force, Instant::now(), ready(())).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_a_plan_an_add_fails_at_its_deadline() {
+        let (plan, in_force) = watch::channel(None::<()>);
+        let failed = wait_plan(in_force.clone(), soon(), pending()).await;
+        assert!(matches!(failed, Err(PodError::NotStarted)), "{failed:?}");
+        let failed = wait_plan(in_force.clone(), soon(), ready(())).await;
+        assert!(matches!(failed, Err(PodError::NotStarted)), "{failed:?}");
+        drop(plan);
+        let failed = wait_plan(in_force, soon(), pending()).await;
+        assert!(matches!(failed, Err(PodError::Stopped)), "{failed:?}");
     }
 }

@@ -1,7 +1,8 @@
 //! One TCP connection to a peer, or an attempt to open it: its state, buffers and timers.
 //!
 //! The input buffer holds only an incomplete message. A header with a longer length than the
-//! session allows is rejected at once, so the buffer is bounded by the longest message. The output
+//! session allows is rejected at once, so the buffer is bounded by the longest message. The same bound
+//! holds while received messages wait for this side's OPEN or KEEPALIVE. The output
 //! buffer holds only control messages (OPEN, KEEPALIVE, ROUTE-REFRESH). UPDATEs are encoded when
 //! the socket accepts them.
 
@@ -37,10 +38,15 @@ pub(crate) enum Timer {
     Keepalive,
     /// SendHoldTimer: expires if the peer accepts no message (RFC 9687).
     SendHold,
+    /// DelayOpenTimer: OPEN is due.
+    DelayOpen,
+    /// The first KEEPALIVE is due.
+    DelayConfirm,
 }
 
 impl Kind for Timer {
-    const ALL: &'static [Self] = &[Timer::Hold, Timer::Keepalive, Timer::SendHold];
+    const ALL: &'static [Self] =
+        &[Timer::Hold, Timer::Keepalive, Timer::SendHold, Timer::DelayOpen, Timer::DelayConfirm];
 
     fn index(self) -> usize {
         self as usize
@@ -52,7 +58,7 @@ impl Kind for Timer {
 pub(crate) struct Connection {
     pub(crate) id: ConnId,
     pub(crate) origin: Origin,
-    /// Connect, OpenSent, OpenConfirm or Established.
+    /// Connect, Active (OPEN is delayed), OpenSent, OpenConfirm or Established.
     pub(crate) state: State,
     /// Known once TCP is open.
     pub(crate) local: Option<SocketAddr>,
@@ -60,7 +66,11 @@ pub(crate) struct Connection {
     pub(crate) timers: Timers<Timer>,
     /// The OPEN that was sent.
     pub(crate) our_open: Option<Open>,
-    /// The OPEN that was received; kept for the operator.
+    /// The time at which it was sent.
+    pub(crate) opened: Option<Instant>,
+    /// In OpenConfirm: the first KEEPALIVE is delayed.
+    pub(crate) confirm_due: bool,
+    /// The OPEN that was received; kept for the operator. While this side's OPEN is delayed, it waits here.
     pub(crate) their_open: Option<Open>,
     /// From OpenConfirm on.
     pub(crate) negotiated: Option<Negotiated>,
@@ -89,6 +99,8 @@ impl Connection {
             remote,
             timers: Timers::default(),
             our_open: None,
+            opened: None,
+            confirm_due: false,
             their_open: None,
             negotiated: None,
             since: now,
@@ -109,7 +121,8 @@ impl Connection {
         std::mem::take(&mut self.input)
     }
 
-    /// Stores the octets of an incomplete message.
+    /// Stores the octets of an incomplete message, or of messages that wait for this side's OPEN
+    /// or KEEPALIVE.
     pub(crate) fn keep_input(&mut self, rest: Vec<u8>) {
         self.input = rest;
     }

@@ -3,15 +3,23 @@
 //! A [`Peer`] has at most two connections: one that it opened and one that the peer opened. Each
 //! has its own OpenSent, OpenConfirm or Established. The RFC's state of the peer is the state of
 //! the more advanced connection. The peer itself is stopped (Idle until an operator acts), held
-//! (Idle until the IdleHoldTimer expires) or running (Connect, Active and further). If both
-//! connections reach OpenConfirm, §6.8 decides which one stays.
+//! (Idle until the IdleHoldTimer expires) or running (Connect, Active and further). With two
+//! connections, §6.8 decides which one stays: at the peer's first OPEN if this side's OPEN was sent on
+//! one of them only, otherwise when both have the peer's OPEN.
 //!
 //! All output of a peer goes to the [`Sink`] of each call: actions for the shell, events for the
 //! operator, UPDATEs and changes of the session for the tables. The calls are in the order of the
 //! input. So the tables know the new session before its first UPDATE.
 //!
 //! Differences from §8.2.2, which most speakers share:
-//! - No DelayOpen: OPEN is sent as soon as TCP is open.
+//! - DelayOpen only in a collision: OPEN is sent as soon as TCP is open, but not on a second connection
+//!   that opens within [`COLLISION_TIME`] after the OPEN of the first one. That OPEN is sent when the
+//!   second connection is the one to keep, when the first one has ended, or after [`OPEN_DELAY`]. If the
+//!   first one is Established then, the second one is closed without a message. The peer usually closes
+//!   it earlier: the first KEEPALIVE on the connection to keep waits for that, at most [`CONFIRM_DELAY`].
+//!   After a restart of this side it always waits, because the peer's connection may still be unknown
+//!   here. FRR 8.4 closes both connections if it gets OPEN and KEEPALIVE at once while its own connection
+//!   is in OpenSent, and then it removes the routes that it has retained for the restart.
 //! - If TCP ends without an error (the peer was restarted, the path broke), the peer goes from Idle
 //!   to Active at once. So it is not rejected if it connects within the next second. After an error
 //!   the peer stays in Idle for 1 s, doubled up to 60 s (DampPeerOscillations, IdleHoldTimer), and
@@ -67,6 +75,10 @@ pub const CONNECT_TIME: Duration = Duration::from_secs(10);
 /// For this time after Established, a second connection of the peer is a collision; later it is a
 /// restart.
 pub const COLLISION_TIME: Duration = Duration::from_secs(5);
+/// The longest delay of OPEN on the second connection of a collision.
+pub const OPEN_DELAY: Duration = Duration::from_secs(2);
+/// The longest delay of the first KEEPALIVE while the peer may have to close another connection.
+pub const CONFIRM_DELAY: Duration = Duration::from_millis(100);
 /// The shortest IdleHoldTime, and the first delay before an attempt to connect.
 pub const MIN_IDLE_HOLD: Duration = Duration::from_secs(1);
 /// The longest IdleHoldTime.

@@ -15,7 +15,8 @@ use super::connection::{self, Connection, Origin};
 use super::negotiated::{Local, offer};
 use super::timers::{Jitter, Kind, Timers};
 use super::{
-    CONNECT_TIME, LONGEST_IDLE_HOLD, MIN_IDLE_HOLD, OPEN_HOLD_TIME, STABLE_AFTER, Session, Sink, State,
+    COLLISION_TIME, CONNECT_TIME, LONGEST_IDLE_HOLD, MIN_IDLE_HOLD, OPEN_DELAY, OPEN_HOLD_TIME, STABLE_AFTER,
+    Session, Sink, State,
 };
 use crate::bfd::Status;
 use crate::config::PeerConfig;
@@ -308,7 +309,7 @@ impl Peer {
                 }
             }
             let ttl = |config: &PeerConfig| (config.ebgp_multihop, config.ttl_security);
-            if connection.state >= State::OpenSent && ttl(before) != ttl(&self.config) {
+            if connection.state >= State::Active && ttl(before) != ttl(&self.config) {
                 sink.action(Action::Configure { conn: connection.id, options: options.clone() });
             }
         }
@@ -351,7 +352,7 @@ impl Peer {
         connection.local = Some(local);
         connection.remote = remote;
         self.timers.stop(Timer::ConnectRetry);
-        self.send_open(slot, now, sink);
+        self.greet(slot, now, sink);
         self.settle(now);
     }
 
@@ -392,19 +393,22 @@ impl Peer {
         // At most one incoming connection waits for the peer's OPEN. If another one arrives, the
         // older one is dead.
         for slot in 0..self.connections.len() {
-            let waits = |c: &Connection| c.origin == Origin::Incoming && c.state != State::Established;
+            let waits = |c: &Connection| match c.origin {
+                Origin::Incoming => c.state != State::Established,
+                Origin::Outgoing => c.state == State::Active,
+            };
             if self.connections[slot].as_ref().is_some_and(waits) {
                 self.drop_connection(slot, Fault::Replaced, now, sink);
             }
         }
         let Some(slot) = self.connections.iter().position(Option::is_none) else {
-            // Impossible: Established closes every other connection.
+            // Impossible: Established closes every other connection, except one without an OPEN.
             return Err(Refusal::IdleHold { peer, left: Duration::ZERO });
         };
         let conn = sink.open_conn(self.id);
         self.connections[slot] = Some(Connection::new(conn, Origin::Incoming, Some(local), remote, now));
         sink.action(Action::Configure { conn, options: self.socket_options() });
-        self.send_open(slot, now, sink);
+        self.greet(slot, now, sink);
         self.settle(now);
         Ok(conn)
     }
@@ -451,6 +455,11 @@ impl Peer {
                         self.fail(slot, Fault::SendHoldTimer { seconds }, now, sink);
                     }
                     connection::Timer::Keepalive => self.send_keepalive(slot, now, sink),
+                    connection::Timer::DelayOpen if self.established().is_some() => {
+                        self.fail(slot, Fault::Collision, now, sink);
+                    }
+                    connection::Timer::DelayOpen => self.end_open_delay(slot, now, sink),
+                    connection::Timer::DelayConfirm => self.confirm(slot, now, sink),
                 }
             }
         }
@@ -516,13 +525,45 @@ impl Peer {
         self.connect_wait = (2 * wait).min(self.config.connect_retry);
     }
 
+    /// Sends OPEN on a new connection, or delays it if the connection may be the second one of a
+    /// collision.
+    fn greet(&mut self, slot: usize, now: Instant, sink: &mut impl Sink) {
+        let first = self.connections[1 - slot].as_ref().and_then(|other| other.opened);
+        let collides = first.is_some_and(|opened| now.saturating_duration_since(opened) < COLLISION_TIME);
+        match &mut self.connections[slot] {
+            Some(connection) if collides => {
+                connection.state = State::Active;
+                connection.timers.set(connection::Timer::DelayOpen, now + OPEN_DELAY);
+            }
+            _ => self.send_open(slot, now, sink),
+        }
+    }
+
+    /// Sends the delayed OPEN, if there is one. Then handles the messages that waited for it.
+    fn end_open_delay(&mut self, slot: usize, now: Instant, sink: &mut impl Sink) {
+        let Some(connection) = &mut self.connections[slot] else { return };
+        if connection.state != State::Active {
+            return;
+        }
+        let (conn, theirs) = (connection.id, connection.their_open.take());
+        self.send_open(slot, now, sink);
+        if let Some(theirs) = theirs
+            && let Err(fault) = self.handle_open(slot, theirs, now, sink)
+        {
+            return self.fail(slot, fault, now, sink);
+        }
+        self.handle_bytes(conn, &[], now, sink);
+    }
+
     fn send_open(&mut self, slot: usize, now: Instant, sink: &mut impl Sink) {
         let forwarding = self.local.forwarding || self.established_count > 0;
         let open = offer(&self.config, &self.local, forwarding);
         let Some(connection) = &mut self.connections[slot] else { return };
         connection.queue(|out| open.encode(out));
         connection.our_open = Some(open);
+        connection.opened = Some(now);
         connection.state = State::OpenSent;
+        connection.timers.stop(connection::Timer::DelayOpen);
         connection.timers.set(connection::Timer::Hold, now + OPEN_HOLD_TIME);
         self.traffic.sent.open += 1;
         self.announce(slot, now, sink);
@@ -553,13 +594,18 @@ impl Peer {
         }
     }
 
-    /// Ends a connection. After the last one, the fault decides the next step.
+    /// Ends a connection. Nothing is delayed on the other one any more. After the last one, the fault
+    /// decides the next step.
     fn fail(&mut self, slot: usize, fault: Fault, now: Instant, sink: &mut impl Sink) {
         if self.connections[slot].is_none() {
             return;
         }
         let retry = fault.retry();
+        let is_session = self.slot_in(State::Established) == Some(slot);
         self.drop_connection(slot, fault, now, sink);
+        if is_session && self.slot_in(State::Active).is_some() {
+            self.drop_connection(1 - slot, Fault::Collision, now, sink);
+        }
         if self.mode != Mode::Running {
             return;
         }
@@ -567,6 +613,8 @@ impl Peer {
             if retry == Retry::Soon && self.wants_to_connect() {
                 self.schedule_connect(now);
             }
+            self.end_open_delay(1 - slot, now, sink);
+            self.confirm(1 - slot, now, sink);
             return;
         }
         match retry {
@@ -614,7 +662,7 @@ impl Peer {
         if established {
             self.failures.lost(failure.clone(), fault.is_error(), now);
             self.lose_session(&connection, &fault, notification.as_ref(), failure, now, sink);
-        } else if fault.is_error() {
+        } else if fault.is_error() && connection.state != State::Active {
             let (cause, error) = failure;
             // The failure of a second connection is no failure of the Established session.
             if self.established().is_none() {

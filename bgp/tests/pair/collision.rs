@@ -2,19 +2,37 @@
 
 use std::net::Ipv4Addr;
 
+use trunkline_bgp::session::{CONFIRM_DELAY, OPEN_DELAY};
 use trunkline_bgp::speaker::State;
 use trunkline_bgp::wire::{Cease, MessageKind, Notification, Open};
 
 use crate::net::{Net, encoded, keepalive, open, secs};
 
-/// Two connections, both in OpenSent: the first opened by node 1, the second by the script.
+/// Two connections: the first opened by node 1, the second by the script. Node 1 delays OPEN on the second
+/// one.
 fn two_connections() -> (Net, usize, usize) {
     let mut all = Net::scripted(|_| {});
     all.boot(1);
     let outgoing = all.script_accept();
     let incoming = all.script_connect();
     assert!(!all.is_closed(outgoing) && !all.is_closed(incoming));
+    assert_eq!((kinds(&all, outgoing), kinds(&all, incoming)), (vec![MessageKind::Open], vec![]));
     (all, outgoing, incoming)
+}
+
+/// The same, after the longest delay: both connections are in OpenSent.
+fn two_opens() -> (Net, usize, usize) {
+    let (mut all, outgoing, incoming) = two_connections();
+    all.run(OPEN_DELAY);
+    assert_eq!(
+        (kinds(&all, outgoing), kinds(&all, incoming)),
+        (vec![MessageKind::Open], vec![MessageKind::Open])
+    );
+    (all, outgoing, incoming)
+}
+
+fn kinds(all: &Net, pipe: usize) -> Vec<MessageKind> {
+    all.script_got(pipe).into_iter().map(|(kind, _)| kind).collect()
 }
 
 fn with_identifier(last: u8) -> Open {
@@ -26,7 +44,7 @@ fn the_higher_identifier_keeps_the_connection_it_opened() {
     // Node 1 has 10.0.0.1; the order of the OPENs does not matter.
     for (identifier, keeps_outgoing) in [(0, true), (2, false)] {
         for outgoing_first in [true, false] {
-            let (mut all, outgoing, incoming) = two_connections();
+            let (mut all, outgoing, incoming) = two_opens();
             let open = encoded(&with_identifier(identifier));
             let (first, second) = if outgoing_first { (outgoing, incoming) } else { (incoming, outgoing) };
             all.script_send(first, &open);
@@ -41,6 +59,124 @@ fn the_higher_identifier_keeps_the_connection_it_opened() {
             assert_eq!(all.status(1, 2).last_error, None, "a collision is no error");
         }
     }
+}
+
+#[test]
+fn the_first_open_of_the_peer_decides_while_one_open_is_delayed() {
+    for (identifier, keeps_outgoing) in [(0, true), (2, false)] {
+        for outgoing_first in [true, false] {
+            let (mut all, outgoing, incoming) = two_connections();
+            let open = encoded(&with_identifier(identifier));
+            let (first, second) = if outgoing_first { (outgoing, incoming) } else { (incoming, outgoing) };
+            let (kept, lost) = if keeps_outgoing { (outgoing, incoming) } else { (incoming, outgoing) };
+            all.script_send(first, &open);
+            // A connection without an OPEN stays for the peer to close it.
+            assert_eq!((all.is_closed(lost), all.is_closed(kept)), (lost == outgoing, false));
+            if kept == second {
+                all.script_send(second, &open);
+            }
+            all.script_send(kept, &keepalive());
+            if lost == incoming {
+                // The session waits for the peer to close the other connection.
+                assert_eq!(
+                    (kinds(&all, kept), all.state(1, 2)),
+                    (vec![MessageKind::Open], State::OpenConfirm)
+                );
+                match outgoing_first {
+                    true => all.run(CONFIRM_DELAY),
+                    false => all.script_close(lost),
+                }
+            }
+            assert_eq!(kinds(&all, kept)[..2], [MessageKind::Open, MessageKind::Keepalive]);
+            assert_eq!(all.state(1, 2), State::Established);
+            all.run(OPEN_DELAY);
+            assert!(all.is_closed(lost) || !outgoing_first, "{identifier}");
+            assert!(!all.is_closed(kept), "{identifier} {outgoing_first}");
+            let collision = Notification::cease(Cease::ConnectionCollision, None);
+            let expected = (lost == outgoing).then_some(collision);
+            assert_eq!(all.script_notification(lost), expected, "{identifier} {outgoing_first}");
+            let status = all.status(1, 2);
+            assert_eq!((status.state, status.flaps), (State::Established, 0));
+            assert_eq!(status.last_error, None, "a collision is no error");
+        }
+    }
+}
+
+#[test]
+fn a_second_connection_waits_while_the_first_may_be_established_at_the_peer() {
+    // The identifier of the peer is higher, so without the delay the second connection would stay.
+    let start = || {
+        let mut all = Net::scripted(|_| {});
+        all.boot(1);
+        let outgoing = all.script_accept();
+        all.script_send(outgoing, &encoded(&open()));
+        let incoming = all.script_connect();
+        all.script_send(incoming, &encoded(&open()));
+        assert!(!all.is_closed(outgoing) && !all.is_closed(incoming));
+        assert_eq!((all.state(1, 2), kinds(&all, incoming)), (State::OpenConfirm, vec![]));
+        (all, outgoing, incoming)
+    };
+    let (mut all, outgoing, incoming) = start();
+    all.script_send(outgoing, &keepalive());
+    assert_eq!(all.state(1, 2), State::Established);
+    assert!(!all.is_closed(outgoing) && !all.is_closed(incoming));
+    all.run(OPEN_DELAY);
+    assert!(!all.is_closed(outgoing) && all.is_closed(incoming) && kinds(&all, incoming).is_empty());
+    // The peer keeps the second connection.
+    let (mut all, outgoing, incoming) = start();
+    all.script_close(outgoing);
+    assert_eq!(kinds(&all, incoming), [MessageKind::Open, MessageKind::Keepalive]);
+    all.script_send(incoming, &keepalive());
+    assert_eq!(all.state(1, 2), State::Established);
+    // The peer does not decide.
+    let (mut all, outgoing, incoming) = start();
+    all.run(OPEN_DELAY);
+    assert!(all.is_closed(outgoing));
+    assert_eq!(kinds(&all, incoming), [MessageKind::Open, MessageKind::Keepalive]);
+    // More than an OPEN cannot wait.
+    let (mut all, _, incoming) = start();
+    for _ in 0..300 {
+        if !all.is_closed(incoming) {
+            all.script_send(incoming, &keepalive());
+        }
+    }
+    assert!(all.is_closed(incoming) && kinds(&all, incoming).is_empty());
+}
+
+#[test]
+fn after_a_restart_the_first_keepalive_waits_for_the_peers_connection() {
+    for (identifier, delays) in [(0, true), (2, false)] {
+        let mut all = Net::scripted(|_| {});
+        all.nodes.get_mut(&1).unwrap().config.restarting = true;
+        all.boot(1);
+        let outgoing = all.script_accept();
+        all.script_send(outgoing, &encoded(&with_identifier(identifier)));
+        assert_eq!(kinds(&all, outgoing).len(), if delays { 1 } else { 2 }, "{identifier}");
+        all.run(CONFIRM_DELAY);
+        assert_eq!(kinds(&all, outgoing), [MessageKind::Open, MessageKind::Keepalive]);
+    }
+}
+
+#[test]
+fn the_end_of_the_session_ends_a_connection_without_an_open() {
+    let mut all = Net::scripted(|_| {});
+    all.boot(1);
+    let outgoing = all.script_accept();
+    all.script_send(outgoing, &encoded(&open()));
+    let incoming = all.script_connect();
+    all.script_send(outgoing, &keepalive());
+    assert_eq!(all.state(1, 2), State::Established);
+    // An error: node 1 waits before the next attempt.
+    all.script_send(outgoing, &[0; 19]);
+    assert!(all.is_closed(outgoing) && all.is_closed(incoming) && kinds(&all, incoming).is_empty());
+    assert_eq!(all.state(1, 2), State::Idle);
+}
+
+#[test]
+fn the_end_of_one_connection_ends_the_delay_on_the_other() {
+    let (mut all, outgoing, incoming) = two_connections();
+    all.script_close(outgoing);
+    assert_eq!(kinds(&all, incoming), [MessageKind::Open]);
 }
 
 #[test]
@@ -80,8 +216,8 @@ fn without_graceful_restart_an_established_session_wins() {
         restart"
     );
     all.script_send(second, &encoded(&plain));
-    let collision = Notification::cease(Cease::ConnectionCollision, None);
-    assert_eq!(all.script_notification(second), Some(collision));
+    all.run(OPEN_DELAY);
+    assert!(all.is_closed(second) && kinds(&all, second).is_empty());
     assert_eq!(all.status(1, 2).flaps, 0);
     assert_eq!(all.state(1, 2), State::Established);
 }
@@ -98,9 +234,8 @@ fn with_graceful_restart_a_new_open_means_a_restarted_peer() {
     // In the first seconds the second connection may still be a collision.
     let early = all.script_connect();
     all.script_send(early, &encoded(&open()));
-    let collision = Notification::cease(Cease::ConnectionCollision, None);
-    assert_eq!(all.script_notification(early), Some(collision));
     all.run(secs(5));
+    assert!(all.is_closed(early) && kinds(&all, early).is_empty());
     let second = all.script_connect();
     assert!(!all.is_closed(first), "a connection without an OPEN has no effect");
     all.script_send(second, &encoded(&open()));

@@ -335,6 +335,8 @@ fn a_silent_connection_does_not_stop_own_attempts() {
     assert!(!all.is_closed(mute));
     all.script_send(own, &encoded(&open()));
     all.script_send(own, &keepalive());
+    // The peer's identifier is higher, so an OPEN on its connection would end this one.
+    all.run(trunkline_bgp::session::OPEN_DELAY);
     assert_eq!(all.state(1, 2), State::Established);
     assert!(all.is_closed(mute));
 }

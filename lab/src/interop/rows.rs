@@ -144,6 +144,12 @@ pub(super) const ROWS: &[Row] = &[
         run: paths::roles,
     },
     Row { name: "graceful restart of this side", rfc: "4724", lacks: &[], run: restart::of_us },
+    Row {
+        name: "connection collision in a graceful restart",
+        rfc: "4271 §6.8",
+        lacks: &[lack("gobgp", "it has one connection at a time, and makes none while one is accepted")],
+        run: restart::collision,
+    },
     Row { name: "graceful restart of the router", rfc: "4724", lacks: &[], run: restart::of_router },
     Row {
         name: "graceful restart after a NOTIFICATION",

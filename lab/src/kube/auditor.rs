@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use futures_util::StreamExt as _;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::ListParams;
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client};
 use tokio::sync::watch;
@@ -127,6 +129,7 @@ impl State {
 
 /// A running auditor, until the value is dropped.
 pub(crate) struct AddressAuditor {
+    client: Client,
     state: Arc<Mutex<State>>,
     changes: watch::Receiver<u64>,
     task: tokio::task::JoinHandle<()>,
@@ -138,7 +141,7 @@ impl AddressAuditor {
         let state = Arc::new(Mutex::new(State::default()));
         let (changed, changes) = watch::channel(0);
         let task = cluster.spawn(audit(cluster.client(), Arc::clone(&state), changed));
-        let auditor = Self { state, changes, task };
+        let auditor = Self { client: cluster.client(), state, changes, task };
         cluster.wait(auditor.until("the first list of IPInstances", Duration::from_secs(60), |state| {
             state.listing.is_none().then_some(())
         }))?;
@@ -176,6 +179,25 @@ impl AddressAuditor {
                 self.now().instances.len()
             ),
         }
+    }
+}
+
+impl AddressAuditor {
+    /// What the API server has of a pod and its IPInstances, and what the watch has reported of them: for
+    /// the text of a failure.
+    pub(crate) async fn stored(&self, namespace: &str, pod: &str) -> String {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let instances: Api<Lenient<IPInstanceSpec>> = Api::namespaced(self.client.clone(), namespace);
+        let found = pods.get_opt(pod).await;
+        let uid =
+            found.map(|found| found.map(|found| (found.metadata.uid, found.metadata.deletion_timestamp)));
+        let listed = instances.list(&ListParams::default()).await.map(|listed| {
+            let all = listed.items.into_iter().map(|instance| (key_of(&instance).1, read(instance)));
+            all.filter(|(_, held)| held.as_ref().is_ok_and(|held| held.pod_name == pod)).collect::<Vec<_>>()
+        });
+        let watched: Vec<Held> =
+            self.now().instances.values().filter(|held| held.pod_name == pod).cloned().collect();
+        format!("the API server has pod {uid:?} and IPInstances {listed:?}; the watch has {watched:?}")
     }
 }
 

@@ -7,10 +7,10 @@ use crate::config::PeerConfig;
 use crate::io::status::MessageCounts;
 use crate::io::{ConnId, Event};
 use crate::session::connection::{self, Connection, Origin};
-use crate::session::negotiated::Negotiated;
-use crate::session::{COLLISION_TIME, Fault, Sink, State};
+use crate::session::negotiated::{Negotiated, offer};
+use crate::session::{COLLISION_TIME, CONFIRM_DELAY, Fault, Sink, State};
 use crate::types::{Family, FamilySet, PeerId};
-use crate::wire::{Frame, HEADER, MessageKind, Notification, Open, WireError, decode_update};
+use crate::wire::{Frame, HEADER, MAX_MESSAGE, MessageKind, Notification, Open, WireError, decode_update};
 
 /// The highest number of distinct faults of UPDATEs that a session reports.
 const MALFORMED_LIMIT: usize = 16;
@@ -32,6 +32,12 @@ impl Peer {
         while let Some(connection) =
             self.connections[slot].as_ref().filter(|connection| connection.id == conn)
         {
+            if self.is_undecided(slot) {
+                if octets.len() - taken > MAX_MESSAGE {
+                    self.fail(slot, Fault::Collision, now, sink);
+                }
+                break;
+            }
             let handled = match connection.frame(&octets[taken..]) {
                 Ok(None) => break,
                 Ok(Some(frame)) => {
@@ -77,6 +83,10 @@ impl Peer {
                 let open = Open::decode(frame.body).map_err(WireError::from)?;
                 return self.handle_open(slot, open, now, sink);
             }
+            (MessageKind::Open, State::Active) => {
+                let open = Open::decode(frame.body).map_err(WireError::from)?;
+                return self.handle_early_open(slot, open, now, sink);
+            }
             (MessageKind::Keepalive, State::OpenConfirm) => {
                 connection.restart_hold(now);
                 self.establish(slot, now, sink);
@@ -94,9 +104,46 @@ impl Peer {
         Ok(())
     }
 
+    /// Whether messages of a connection wait: for this side's delayed KEEPALIVE, or for its delayed OPEN,
+    /// after the peer's OPEN and while the other connection may be Established at the peer.
+    fn is_undecided(&self, slot: usize) -> bool {
+        let confirmed = |c: &Connection| c.state == State::OpenConfirm;
+        let Some(connection) = &self.connections[slot] else { return false };
+        let other = &self.connections[1 - slot];
+        let is_delayed = connection.state == State::Active;
+        connection.confirm_due
+            || is_delayed && (connection.their_open.is_some() || other.as_ref().is_some_and(confirmed))
+    }
+
+    /// An OPEN while this side's OPEN is delayed: it identifies the peer. If this connection is the one to
+    /// keep, the other one ends.
+    fn handle_early_open(
+        &mut self,
+        slot: usize,
+        theirs: Open,
+        now: Instant,
+        sink: &mut impl Sink,
+    ) -> Result<(), Fault> {
+        let (Some(connection), Some(other)) = (&self.connections[slot], &self.connections[1 - slot]) else {
+            return Ok(());
+        };
+        let forwarding = self.local.forwarding || self.established_count > 0;
+        let ours = offer(&self.config, &self.local, forwarding);
+        Negotiated::new(&self.config, &ours, &theirs).map_err(WireError::from)?;
+        if other.state == State::OpenSent && connection.origin == self.keeper(&theirs) {
+            // This ends the delay.
+            self.fail(1 - slot, Fault::Collision, now, sink);
+            return self.handle_open(slot, theirs, now, sink);
+        }
+        if let Some(connection) = &mut self.connections[slot] {
+            connection.their_open = Some(theirs);
+        }
+        Ok(())
+    }
+
     /// OpenSent to OpenConfirm, if the OPEN matches the configuration and the connection wins a
     /// collision.
-    fn handle_open(
+    pub(super) fn handle_open(
         &mut self,
         slot: usize,
         theirs: Open,
@@ -112,6 +159,10 @@ impl Peer {
             Collision::This => return Err(Fault::Collision),
             Collision::Other(fault) => self.fail(1 - slot, fault, now, sink),
         }
+        let awaits_collision = self.local.restarting
+            && origin == Origin::Outgoing
+            && !self.config.passive
+            && self.keeper(&theirs) == Origin::Outgoing;
         let Some(connection) = &mut self.connections[slot] else { return Ok(()) };
         connection.negotiated = Some(negotiated);
         connection.their_open = Some(theirs);
@@ -120,8 +171,24 @@ impl Peer {
         if self.slot_in(State::Connect).is_none() {
             self.timers.stop(Timer::ConnectRetry);
         }
-        self.send_keepalive(slot, now, sink);
+        if self.slot_in(State::Active).is_none() && !awaits_collision {
+            self.send_keepalive(slot, now, sink);
+        } else if let Some(connection) = &mut self.connections[slot] {
+            // The peer closes its own connection first, if it has one.
+            connection.confirm_due = true;
+            connection.timers.set(connection::Timer::DelayConfirm, now + CONFIRM_DELAY);
+        }
         Ok(())
+    }
+
+    /// Sends the delayed KEEPALIVE, if there is one. Then handles the messages that waited for it.
+    pub(super) fn confirm(&mut self, slot: usize, now: Instant, sink: &mut impl Sink) {
+        let Some(connection) = self.connections[slot].as_mut().filter(|it| it.confirm_due) else { return };
+        let conn = connection.id;
+        connection.confirm_due = false;
+        connection.timers.stop(connection::Timer::DelayConfirm);
+        self.send_keepalive(slot, now, sink);
+        self.handle_bytes(conn, &[], now, sink);
     }
 
     /// The connection to close when an OPEN arrives on a connection of `origin` (RFC 4271 §6.8).
@@ -129,15 +196,10 @@ impl Peer {
         let Some(other) = other else { return Collision::None };
         match other.state {
             // In OpenSent the other end is not identified: the later OPEN of the two decides.
-            State::Idle | State::Connect | State::Active | State::OpenSent => Collision::None,
-            State::OpenConfirm => {
-                // The side with the higher identifier keeps the connection that it opened. If two
-                // ASes use the same identifier, the higher AS number decides (RFC 6286 §2.3).
-                let ours = (self.local.router_id, self.config.paths.as_to_peer(self.local.asn));
-                let keeper =
-                    if ours > (theirs.router_id, theirs.my_as) { Origin::Outgoing } else { Origin::Incoming };
-                if origin == keeper { Collision::Other(Fault::Collision) } else { Collision::This }
-            }
+            State::Idle | State::Connect | State::OpenSent => Collision::None,
+            State::Active if origin == self.keeper(theirs) => Collision::None,
+            State::OpenConfirm if origin == self.keeper(theirs) => Collision::Other(Fault::Collision),
+            State::Active | State::OpenConfirm => Collision::This,
             State::Established => {
                 let restart = other.negotiated.as_ref().is_some_and(|n| n.graceful_restart.is_some());
                 // Shortly after Established, the new connection may belong to a collision and not
@@ -152,10 +214,17 @@ impl Peer {
         }
     }
 
+    /// The side whose connection stays in a collision: the one with the higher identifier. If two ASes use
+    /// the same identifier, the higher AS number decides (RFC 6286 §2.3).
+    fn keeper(&self, theirs: &Open) -> Origin {
+        let ours = (self.local.router_id, self.config.paths.as_to_peer(self.local.asn));
+        if ours > (theirs.router_id, theirs.my_as) { Origin::Outgoing } else { Origin::Incoming }
+    }
+
     /// OpenConfirm to Established.
     fn establish(&mut self, slot: usize, now: Instant, sink: &mut impl Sink) {
         let other = 1 - slot;
-        if let Some(connection) = &self.connections[other] {
+        if let Some(connection) = &self.connections[other].as_ref().filter(|it| it.state != State::Active) {
             let needless = connection.state == State::Connect;
             self.fail(other, if needless { Fault::Needless } else { Fault::Collision }, now, sink);
         }

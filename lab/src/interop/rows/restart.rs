@@ -3,12 +3,18 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use rustix::process::{Signal, kill_process};
 use trunkline_bgp::speaker::{PeerStatus, State, Stop};
 use trunkline_bgp::types::Community;
 
+use super::sessions::two_connections;
 use crate::interop::cell::{Cell, goodbye, prefix};
 use crate::interop::router::{Path, Session, Way, kill};
-use crate::interop::us::Us;
+use crate::interop::us::{PATIENCE, Us};
+use crate::shell::{Seen, wait_for};
+
+/// Number of collisions of a test.
+const COLLISIONS: usize = 5;
 
 /// Checks that the router has Trunkline's prefixes, as stale or as fresh paths.
 pub(super) fn all_of_us(cell: &Cell<'_>, session: &Session, stale: bool) -> Result<()> {
@@ -33,6 +39,42 @@ pub(super) fn of_us(cell: &Cell<'_>) -> Result<()> {
     cell.established(&us, &session)?;
     all_of_us(cell, &session, false)?;
     cell.exchanged(&us, &session)?;
+    us.stop(goodbye());
+    Ok(())
+}
+
+/// Sends a signal to the router's processes.
+fn signal(cell: &Cell<'_>, signal: Signal) -> Result<()> {
+    cell.host.ns.pids().into_iter().try_for_each(|pid| Ok(kill_process(pid, signal)?))
+}
+
+/// The connections of both sides meet while the router retains this side's paths. The session may not end
+/// again: the router would remove the paths.
+pub(super) fn collision(cell: &Cell<'_>) -> Result<()> {
+    let session = Session::restarting();
+    let mut us = cell.both(&session)?;
+    cell.exchanged(&us, &session)?;
+    for _ in 0..COLLISIONS {
+        us.stop(Stop::Silent);
+        all_of_us(cell, &session, true)?;
+        cell.hold("syn")?;
+        wait_for("an attempt of the router", PATIENCE, || {
+            let attempts = cell.host.run("ss", ["-Htn", "state", "syn-sent"])?;
+            Ok(Seen::when(attempts.contains(":179"), || attempts.clone()))
+        })?;
+        // The router's kernel opens both connections, and the router gets all messages at once.
+        signal(cell, Signal::STOP)?;
+        cell.let_go()?;
+        us = cell.speaker(&session, true)?;
+        let opened = two_connections(cell);
+        signal(cell, Signal::CONT)?;
+        opened?;
+        cell.established(&us, &session)?;
+        all_of_us(cell, &session, false)?;
+        cell.exchanged(&us, &session)?;
+        let peer = us.peer(session.way.router())?;
+        ensure!(peer.flaps == 0, "the session ended again: {:?}", peer.last_error);
+    }
     us.stop(goodbye());
     Ok(())
 }

@@ -269,6 +269,18 @@ pub(super) fn dynamic(cell: &Cell<'_>) -> Result<()> {
     Ok(())
 }
 
+/// Waits until there is a connection of each side.
+pub(super) fn two_connections(cell: &Cell<'_>) -> Result<()> {
+    wait_for("two connections", PATIENCE, || {
+        let sockets = cell.us.run("ss", ["-Htn", "state", "established"])?;
+        let of = |place: usize| {
+            let mut lines = sockets.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+            lines.any(|words| words.get(place).is_some_and(|it| it.ends_with(":179")))
+        };
+        Ok(Seen::when(of(2) && of(3), || sockets.clone()))
+    })
+}
+
 /// All packets are held until there are two connections. So both sides have two connections when
 /// the OPENs arrive.
 pub(super) fn collision(cell: &Cell<'_>) -> Result<()> {
@@ -278,25 +290,16 @@ pub(super) fn collision(cell: &Cell<'_>) -> Result<()> {
         cell.hold("psh")?;
         cell.router.start(cell.host, &session, false)?;
         let us = cell.speaker(&session, false)?;
-        wait_for("two connections", PATIENCE, || {
-            let sockets = cell.us.run("ss", ["-Htn", "state", "established"])?;
-            let of = |place: usize| {
-                let mut lines = sockets.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-                lines.any(|words| words.get(place).is_some_and(|it| it.ends_with(":179")))
-            };
-            Ok(Seen::when(of(2) && of(3), || sockets.clone()))
-        })?;
+        two_connections(cell)?;
         cell.let_go()?;
         cell.established(&us, &session)?;
         cell.exchanged(&us, &session)?;
-        let peer = us.peer(router)?;
-        let said = [&peer.notification_sent, &peer.notification_received];
-        let collided = said.into_iter().flatten().any(|it| it.text.contains("Collision"));
+        let flaps = us.peer(router)?.flaps;
         us.stop(goodbye());
         // TCP retransmits the held segments. When the router closes one connection in favour of the
         // other, this connection may already be Established in Trunkline, but not yet in the
         // router.
-        if collided && peer.flaps == 0 {
+        if flaps == 0 {
             return Ok(());
         }
     }

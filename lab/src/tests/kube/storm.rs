@@ -243,11 +243,14 @@ pub(super) fn plan(name: &str, n: usize, dual: bool) -> Plan {
 
 pub(super) async fn wait_addresses(auditor: &AddressAuditor, plan: &Plan, uid: &str) -> Result<Vec<IpAddr>> {
     let wanted = if plan.family == "DualStack" { 2 } else { 1 };
-    auditor
-        .until(&format!("{}/{} to have its addresses", plan.namespace, plan.name), PATIENCE, |state| {
-            Some(state.of_pod(uid)).filter(|addresses| addresses.len() == wanted)
-        })
-        .await
+    let what = format!("{}/{} ({uid}) to have its addresses", plan.namespace, plan.name);
+    let found = auditor
+        .until(&what, PATIENCE, |state| Some(state.of_pod(uid)).filter(|addresses| addresses.len() == wanted))
+        .await;
+    match found {
+        Ok(addresses) => Ok(addresses),
+        Err(e) => bail!("{e:#}; {}", auditor.stored(&plan.namespace, &plan.name).await),
+    }
 }
 
 /// One place in the cluster where pods are created and deleted.

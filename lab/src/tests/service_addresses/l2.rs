@@ -9,6 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use rustix::io::Errno;
 use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
 use trunkline_controller::ipam::instance_name;
@@ -329,9 +330,12 @@ impl Vlan<'_> {
         node.sh("nft 'table netdev silence { chain in { type filter hook ingress device eth1 priority -500; policy drop; }; }'")?;
         self.test.bed.host("sw")?.sh(&format!("ip link set eth{} nomaster", &dead[4..]))?;
         let stopped = node.ns.pids();
-        for pid in &stopped {
-            kill_process(*pid, Signal::STOP).with_context(|| format!("{dead}: SIGSTOP of {pid:?}"))?;
-        }
+        let signal = |signal, pid| match kill_process(pid, signal) {
+            // It has ended since.
+            Err(Errno::SRCH) => Ok(()),
+            other => other.with_context(|| format!("{dead}: {signal:?} of {pid:?}")),
+        };
+        stopped.iter().try_for_each(|pid| signal(Signal::STOP, *pid))?;
         let died = Instant::now();
         wait_for(&format!("another node than {dead}"), PATIENCE, || {
             let holder = self.holder(WEB[0])?;
@@ -343,9 +347,7 @@ impl Vlan<'_> {
         let outage = last.map_or(Duration::ZERO, |last| last.saturating_duration_since(died));
 
         // The node is back: it takes nothing back.
-        for pid in &stopped {
-            kill_process(*pid, Signal::CONT).with_context(|| format!("{dead}: SIGCONT of {pid:?}"))?;
-        }
+        stopped.iter().try_for_each(|pid| signal(Signal::CONT, *pid))?;
         node.sh("nft delete table netdev silence")?;
         self.test.bed.host("sw")?.sh(&format!("ip link set eth{} master br0", &dead[4..]))?;
         let [holder, _] = self.wait_holder(WEB, |holder| holder != dead)?;
