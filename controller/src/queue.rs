@@ -4,7 +4,8 @@
 //! worked on once. No key is worked on twice at the same time. A key that is added during its work
 //! is worked on once more afterwards. Failed work is repeated after a delay with jitter that
 //! doubles up to a minute. A new event about the key ends its delay, as it may have removed the
-//! cause; the end of an outage ends the delays of all keys.
+//! cause; the end of an outage ends the delays of all keys. The next delay is the shortest one again,
+//! also for a key whose work was under way at that time.
 //!
 //! A queue can have a *gap*: a key rests for that time after its work, and later events wait for
 //! the end of the rest. So a status that changes a thousand times a second is written once a
@@ -140,6 +141,9 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         let mut inner = self.lock();
         let Inner { ready, entries, .. } = &mut *inner;
         for (key, entry) in entries {
+            if entry.backoff.is_some() {
+                entry.backoff = Some(backoff());
+            }
             if matches!(entry.state, State::BackingOff(_)) {
                 entry.state = State::Ready;
                 ready.push_back(key.clone());
@@ -252,7 +256,10 @@ impl<K: Clone + Eq + Hash> Inner<K> {
                     *again = true;
                     return false;
                 }
-                State::BackingOff(_) => entry.state = State::Ready,
+                State::BackingOff(_) => {
+                    entry.state = State::Ready;
+                    entry.backoff = Some(backoff());
+                }
             },
         }
         self.ready.push_back(key);
@@ -375,6 +382,31 @@ mod tests {
         assert!(none_left(&queue).await);
         queue.finish(7, DONE);
         queue.finish(8, DONE);
+        // Work that was under way at the end of the outage has failed too: it is repeated soon. The same
+        // holds for an event during a delay.
+        for ended_by_event in [false, true] {
+            queue.add(9);
+            for _ in 0..10 {
+                assert_eq!(queue.next().await, 9);
+                queue.finish(9, FAILED);
+            }
+            match ended_by_event {
+                true => queue.add(9),
+                false => queue.retry(),
+            }
+            assert_eq!(queue.next().await, 9);
+            if !ended_by_event {
+                queue.finish(9, FAILED);
+                tokio::time::advance(LONGEST_DELAY * 3).await;
+                assert_eq!(queue.next().await, 9);
+                queue.retry();
+            }
+            queue.finish(9, FAILED);
+            let began = Instant::now();
+            assert_eq!(queue.next().await, 9);
+            assert!(began.elapsed() <= FIRST_DELAY * 3, "{:?}", began.elapsed());
+            queue.finish(9, DONE);
+        }
         // A superseded timer wakes no task.
         tokio::time::advance(LONGEST_DELAY * 4).await;
         assert!(none_left(&queue).await);
