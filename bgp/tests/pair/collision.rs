@@ -6,7 +6,7 @@ use trunkline_bgp::session::{CONFIRM_DELAY, OPEN_DELAY};
 use trunkline_bgp::speaker::State;
 use trunkline_bgp::wire::{Cease, MessageKind, Notification, Open};
 
-use crate::net::{Net, encoded, keepalive, open, secs};
+use crate::net::{Net, encoded, keepalive, message, open, secs};
 
 /// Two connections: the first opened by node 1, the second by the script. Node 1 delays OPEN on the second
 /// one.
@@ -155,6 +155,15 @@ fn after_a_restart_the_first_keepalive_waits_for_the_peers_connection() {
         all.run(CONFIRM_DELAY);
         assert_eq!(kinds(&all, outgoing), [MessageKind::Open, MessageKind::Keepalive]);
     }
+    // The peer rejects this side's OPEN meanwhile.
+    let mut all = Net::scripted(|_| {});
+    all.nodes.get_mut(&1).unwrap().config.restarting = true;
+    all.boot(1);
+    let outgoing = all.script_accept();
+    all.script_send(outgoing, &encoded(&with_identifier(0)));
+    all.script_send(outgoing, &message(3, &[2, 2]));
+    let received = all.status(1, 2).notification_received.unwrap();
+    assert!(all.is_closed(outgoing) && received.text.contains("Bad Peer AS"), "{received:?}");
 }
 
 #[test]

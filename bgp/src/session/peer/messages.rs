@@ -32,13 +32,15 @@ impl Peer {
         while let Some(connection) =
             self.connections[slot].as_ref().filter(|connection| connection.id == conn)
         {
-            if self.is_undecided(slot) {
+            let next = connection.frame(&octets[taken..]);
+            let is_notification = matches!(&next, Ok(Some(frame)) if frame.kind == MessageKind::Notification);
+            if !is_notification && self.is_undecided(slot) {
                 if octets.len() - taken > MAX_MESSAGE {
                     self.fail(slot, Fault::Collision, now, sink);
                 }
                 break;
             }
-            let handled = match connection.frame(&octets[taken..]) {
+            let handled = match next {
                 Ok(None) => break,
                 Ok(Some(frame)) => {
                     taken += frame.len;
@@ -104,7 +106,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Whether messages of a connection wait: for this side's delayed KEEPALIVE, or for its delayed OPEN,
+    /// Whether messages of a connection wait, except a NOTIFICATION: for this side's delayed KEEPALIVE, or for its delayed OPEN,
     /// after the peer's OPEN and while the other connection may be Established at the peer.
     fn is_undecided(&self, slot: usize) -> bool {
         let confirmed = |c: &Connection| c.state == State::OpenConfirm;
