@@ -92,6 +92,40 @@ fn sender() -> Option<String> {
     })
 }
 
+/// A neighbour that has an entry checks it by unicast requests. Without an answer it gives up after 3 s.
+#[test]
+fn requests_to_the_nodes_own_mac_are_answered() {
+    isolated("requests_to_the_nodes_own_mac_are_answered", |runtime| {
+        let (gateway, pod) = (namespace(), namespace());
+        let path = format!("/proc/{}/fd/{}", std::process::id(), gateway.as_raw_fd());
+        ip(&format!("link add up0 type veth peer name sw netns {path}"));
+        ip("link set up0 up");
+        inside(&gateway, || {
+            ip("link set sw up");
+            ip("addr add 10.10.0.1/24 dev sw");
+            ip("addr add fd10::1/112 dev sw nodad");
+        });
+        let (kernel, _events) = KernelHandle::spawn(KernelConfig::default()).unwrap();
+        let workers = DeviceWorkers::spawn(2).unwrap();
+        let planned = runtime.block_on(async {
+            let host = Host { kernel: kernel.host().await.unwrap(), ..Host::default() };
+            let planned = plan(&intent(false), &host).unwrap();
+            assert_eq!(kernel.set_plan(planned.kernel.clone()).await.unwrap().faults, [""; 0]);
+            planned
+        });
+        runtime.block_on(kernel.set_pods(Vec::new())).unwrap();
+        attach(runtime, (&workers, &kernel, &planned), &pod, 5);
+        let link = ip("-o link show up0");
+        let mac = link.split("link/ether ").nth(1).unwrap().split_whitespace().next().unwrap();
+        for address in ["10.10.0.5", "fd10::5"] {
+            inside(&gateway, || ip(&format!("neigh replace {address} lladdr {mac} dev sw nud probe")));
+            eventually(&format!("{address} is confirmed"), || {
+                inside(&gateway, || ip(&format!("neigh show {address} dev sw"))).contains("REACHABLE")
+            });
+        }
+    });
+}
+
 #[test]
 fn arp_requests_have_the_address_of_a_local_pod_as_sender() {
     isolated("arp_requests_have_the_address_of_a_local_pod_as_sender", |runtime| {

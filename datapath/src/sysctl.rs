@@ -112,6 +112,10 @@ type Settings = (&'static str, &'static [(&'static str, &'static str)]);
 
 /// Settings that netlink cannot write: no router advertisements and no redirects from the pod.
 const POD_DEVICE: Settings = ("net/ipv6/conf", &[("accept_ra", "0"), ("accept_redirects", "0")]);
+/// Whether the kernel answers unicast Neighbour Solicitations for proxy entries, by which a neighbour
+/// checks its entry. Multicast ones depend on the setting of the link alone.
+pub const PROXY_V6: &str = "net/ipv6/conf/all/proxy_ndp";
+
 /// Settings of a host interface with proxy entries: the node answers requests for them, and at once.
 const PROXY_DEVICE: [Settings; 3] = [
     ("net/ipv6/conf", &[("proxy_ndp", "1")]),

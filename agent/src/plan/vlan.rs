@@ -27,6 +27,7 @@ use trunkline_datapath::naming::ALIAS_PREFIX;
 use trunkline_datapath::plan::{
     ArpSubnet, DROP_TABLE, Hop, Link, LinkKind, LinkPlan, MAIN_TABLE, RouteKey, RouteTarget, Rule, Sysctl,
 };
+use trunkline_datapath::sysctl::PROXY_V6;
 
 use super::tables::Tables;
 use super::{Host, Intent, Plan, SubnetDevice, SubnetPlan, link_choice};
@@ -231,6 +232,8 @@ fn plan_device(plan: &mut Plan, host: &Host, subnet: &SubnetPlan, name: &str, if
         IpFamily::V6 => {
             set(format!("net/ipv6/neigh/{name}/proxy_delay"), "0");
             set(format!("net/ipv6/conf/{name}/proxy_ndp"), "1");
+            // Without this, the kernel answers only multicast requests.
+            set(PROXY_V6.to_owned(), "1");
         }
     }
     if subnet.vlan != Some(0) {

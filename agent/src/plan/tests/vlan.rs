@@ -128,6 +128,7 @@ fn a_device_is_planned_before_its_routes() {
         ("net/ipv4/conf/up1.10/arp_announce", Sysctl::Exactly("2")),
         ("net/ipv4/neigh/up1.20/proxy_delay", Sysctl::Exactly("0")),
         ("net/ipv6/conf/up1.10/proxy_ndp", Sysctl::Exactly("1")),
+        ("net/ipv6/conf/all/proxy_ndp", Sysctl::Exactly("1")),
         ("net/ipv6/conf/up1.20/accept_ra", Sysctl::IfThere("0")),
         ("net/ipv6/conf/up1.10/accept_redirects", Sysctl::IfThere("0")),
         ("net/ipv4/conf/up1.10/accept_redirects", Sysctl::Exactly("0")),
