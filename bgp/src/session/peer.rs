@@ -25,7 +25,7 @@ use crate::io::fault::{Fault, Retry};
 use crate::io::status::Traffic;
 use crate::io::{Action, Change, ConnId, Event, ListenKey, Refusal, SocketOptions};
 use crate::types::{Family, FamilySet, PeerId};
-use crate::wire::{Notification, Scratch};
+use crate::wire::{Notification, Open, Scratch};
 use failures::Failures;
 
 /// Timers of a peer.
@@ -555,9 +555,14 @@ impl Peer {
         self.handle_bytes(conn, &[], now, sink);
     }
 
-    fn send_open(&mut self, slot: usize, now: Instant, sink: &mut impl Sink) {
+    /// The OPEN of this side.
+    fn offer(&self) -> Open {
         let forwarding = self.local.forwarding || self.established_count > 0;
-        let open = offer(&self.config, &self.local, forwarding);
+        offer(&self.config, &self.local, forwarding)
+    }
+
+    fn send_open(&mut self, slot: usize, now: Instant, sink: &mut impl Sink) {
+        let open = self.offer();
         let Some(connection) = &mut self.connections[slot] else { return };
         connection.queue(|out| open.encode(out));
         connection.our_open = Some(open);

@@ -144,6 +144,17 @@ fn a_second_connection_waits_while_the_first_may_be_established_at_the_peer() {
 }
 
 #[test]
+fn an_unsuitable_open_on_the_second_connection_leaves_the_first() {
+    let (mut all, outgoing, incoming) = two_connections();
+    // The identifier is higher, so a suitable OPEN would end the first connection.
+    all.script_send(incoming, &encoded(&Open { as_field: 65_099, capabilities: Vec::new(), ..open() }));
+    assert!(all.is_closed(incoming) && !all.is_closed(outgoing) && kinds(&all, incoming).is_empty());
+    all.script_send(outgoing, &encoded(&open()));
+    all.script_send(outgoing, &keepalive());
+    assert_eq!(all.state(1, 2), State::Established);
+}
+
+#[test]
 fn after_a_restart_the_first_keepalive_waits_for_the_peers_connection() {
     for (identifier, delays) in [(0, true), (2, false)] {
         let mut all = Net::scripted(|_| {});

@@ -7,7 +7,7 @@ use crate::config::PeerConfig;
 use crate::io::status::MessageCounts;
 use crate::io::{ConnId, Event};
 use crate::session::connection::{self, Connection, Origin};
-use crate::session::negotiated::{Negotiated, offer};
+use crate::session::negotiated::Negotiated;
 use crate::session::{COLLISION_TIME, CONFIRM_DELAY, Fault, Sink, State};
 use crate::types::{Family, FamilySet, PeerId};
 use crate::wire::{Frame, HEADER, MAX_MESSAGE, MessageKind, Notification, Open, WireError, decode_update};
@@ -129,9 +129,8 @@ impl Peer {
         let (Some(connection), Some(other)) = (&self.connections[slot], &self.connections[1 - slot]) else {
             return Ok(());
         };
-        let forwarding = self.local.forwarding || self.established_count > 0;
-        let ours = offer(&self.config, &self.local, forwarding);
-        Negotiated::new(&self.config, &ours, &theirs).map_err(WireError::from)?;
+        // An OPEN that does not match the configuration ends this connection and not the other one.
+        Negotiated::new(&self.config, &self.offer(), &theirs).map_err(WireError::from)?;
         if other.state == State::OpenSent && connection.origin == self.keeper(&theirs) {
             // This ends the delay.
             self.fail(1 - slot, Fault::Collision, now, sink);
@@ -161,10 +160,8 @@ impl Peer {
             Collision::This => return Err(Fault::Collision),
             Collision::Other(fault) => self.fail(1 - slot, fault, now, sink),
         }
-        let awaits_collision = self.local.restarting
-            && origin == Origin::Outgoing
-            && !self.config.passive
-            && self.keeper(&theirs) == Origin::Outgoing;
+        let awaits_collision =
+            self.local.restarting && origin == Origin::Outgoing && self.keeper(&theirs) == Origin::Outgoing;
         let Some(connection) = &mut self.connections[slot] else { return Ok(()) };
         connection.negotiated = Some(negotiated);
         connection.their_open = Some(theirs);
