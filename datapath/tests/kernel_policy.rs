@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use namespace::{inside, ip, isolated};
 use policy::{
-    addresses, chain, counted, echoes, every, jump, link, listed, nft, peers, pods, range, set, table, tcp,
+    addresses, chain, counted, echoes, every, jump, link, listed, nft, numbered, peers, pods, ports, range,
+    set, table, tcp, tcp_set,
 };
 use tokio::runtime::Runtime;
 use trunkline_api::service::Protocol;
@@ -21,7 +22,7 @@ use trunkline_datapath::nft::policy::counters;
 use trunkline_datapath::nft::policy_log::PolicyLog;
 use trunkline_datapath::plan::policy::{
     ChainId, CounterId, Direction, Element, PolicyChange, PolicyRule, PolicySetChange, PolicySetKind,
-    PolicyTable, PortMatch, SetId, Verdict,
+    PolicyTable, PortMatch, PortNumbers, SetId, Verdict,
 };
 
 use Direction::{Egress, Ingress};
@@ -45,8 +46,8 @@ fn changed_set(id: u64, added: &[Element], removed: &[Element]) -> PolicyChange 
     PolicyChange { sets: [(SetId::from(id), change)].into(), ..PolicyChange::default() }
 }
 
-fn named(set: u64, protocol: Option<Protocol>) -> PolicyRule {
-    PolicyRule { ports: PortMatch::Named { set: SetId::from(set), protocol }, ..every(Accept) }
+fn named(set: u64) -> PolicyRule {
+    PolicyRule { ports: PortMatch::Named(SetId::from(set)), ..every(Accept) }
 }
 
 #[test]
@@ -68,6 +69,7 @@ fn nft_lists_the_table_readably() {
                         [range("10.0.0.0", "10.255.255.255"), range("240.0.0.0", "255.255.255.255")],
                     ),
                 ),
+                (4, ports(&[(80, 80), (90, 99), (65000, 65535)])),
             ],
             [
                 (0xa, chain(Ingress, &[every(jump(0xb)), counted(0x10, every(Drop))])),
@@ -75,10 +77,14 @@ fn nft_lists_the_table_readably() {
                     0xb,
                     chain(
                         Ingress,
-                        &[PolicyRule { ports: tcp(&[(80, 80), (90, 99)], Accept).ports, ..peers(1, Accept) }],
+                        &[
+                            PolicyRule { ports: tcp_set(4, Accept).ports, ..peers(1, Accept) },
+                            PolicyRule { ports: tcp(90, 99, Accept).ports, ..peers(1, Accept) },
+                            tcp_set(4, Accept),
+                        ],
                     ),
                 ),
-                (0xc, chain(Egress, &[named(2, None), block, every(Return)])),
+                (0xc, chain(Egress, &[named(2), block, every(Return)])),
             ],
             [(pod.index, link(pod.index, Some(0xa), Some(0xc)))],
         );
@@ -116,7 +122,10 @@ fn nft_lists_the_table_readably() {
             "iif vmap @from_pods",
             "oif vmap @to_pods",
             "jump c000000000000000a",
-            "ip saddr @s00000000000000014 tcp dport 80 accept",
+            "type inet_service",
+            "elements = { 80, 90-99, 65000-65535 }",
+            "ip saddr @s00000000000000014 tcp dport @s0000000000000004p accept",
+            "tcp dport @s0000000000000004p accept",
             "ip6 saddr @s00000000000000016 tcp dport 90-99 accept",
             "ip daddr . meta l4proto . th dport @s00000000000000024 accept",
             "ip6 daddr . meta l4proto . th dport @s00000000000000026 accept",
@@ -214,40 +223,48 @@ fn ranges_reach_the_first_and_last_address() {
 fn ports_jumps_and_returns_are_evaluated_in_order() {
     isolated("ports_jumps_and_returns_are_evaluated_in_order", |runtime| {
         let [a, b] = pods();
-        [80, 81, 85, 90, 8080, 8081].iter().for_each(|port| b.serve(*port));
+        [80, 81, 82, 85, 90, 99, 100, 200, 201, 8080, 8081, 59999, 60000, 65535]
+            .iter()
+            .for_each(|port| b.serve(*port));
         let (kernel, _events) = owner();
         let http = b.addresses().map(|address| Element::Port(address, Protocol::Tcp, 8080));
         let wanted = table(
-            [(1, addresses(a.elements())), (2, set(PolicySetKind::Ports, http))],
+            [
+                (1, addresses(a.elements())),
+                (2, set(PolicySetKind::Ports, http)),
+                (3, ports(&[(80, 81), (100, 200), (60000, 65535)])),
+            ],
             [
                 // The Admin tier: it denies 80, passes 85, and accepts 90.
                 (1, chain(Ingress, &[every(jump(2)), every(jump(3)), every(Drop)])),
-                (
-                    2,
-                    chain(
-                        Ingress,
-                        &[tcp(&[(80, 80)], Drop), tcp(&[(85, 85)], Return), tcp(&[(85, 90)], Accept)],
-                    ),
-                ),
+                (2, chain(Ingress, &[tcp(80, 80, Drop), tcp(85, 85, Return), tcp(85, 90, Accept)])),
                 (
                     3,
                     chain(
                         Ingress,
-                        &[
-                            PolicyRule {
-                                ports: tcp(&[(80, 81), (100, 200)], Accept).ports,
-                                ..peers(1, Accept)
-                            },
-                            named(2, Some(Protocol::Tcp)),
-                        ],
+                        &[PolicyRule { ports: tcp_set(3, Accept).ports, ..peers(1, Accept) }, named(2)],
                     ),
                 ),
             ],
             [(b.index, link(b.index, Some(1), None))],
         );
         apply(runtime, &kernel, &wanted);
-        for (port, reaches) in [(80, false), (81, true), (85, false), (90, true), (8080, true), (8081, false)]
-        {
+        for (port, reaches) in [
+            (80, false),
+            (81, true),
+            (82, false),
+            (85, false),
+            (90, true),
+            (99, false),
+            (100, true),
+            (200, true),
+            (201, false),
+            (8080, true),
+            (8081, false),
+            (59999, false),
+            (60000, true),
+            (65535, true),
+        ] {
             assert_eq!(a.reaches_pod(&b, port), [reaches; 2], "{port}");
         }
         assert!(!a.ping(b.v4), "a rule with ports does not match ICMP");
@@ -255,12 +272,10 @@ fn ports_jumps_and_returns_are_evaluated_in_order() {
         let (sender, receiver) = (a.udp(0), b.udp(8080));
         sender.send_to(b"x", (b.v4, 8080)).unwrap();
         assert!(receiver.recv(&mut [0; 8]).is_err());
-        change(runtime, &kernel, changed_set(2, &[Element::Port(b.v4, Protocol::Udp, 8080)], &[]));
-        sender.send_to(b"x", (b.v4, 8080)).unwrap();
-        assert!(receiver.recv(&mut [0; 8]).is_err(), "the rule wants TCP");
-        let rules = chain(Ingress, &[named(2, None)]);
+        let rules = chain(Ingress, &[named(2)]);
         let chains = [(ChainId::from(3), Some(rules))].into();
         change(runtime, &kernel, PolicyChange { chains, ..PolicyChange::default() });
+        change(runtime, &kernel, changed_set(2, &[Element::Port(b.v4, Protocol::Udp, 8080)], &[]));
         sender.send_to(b"x", (b.v4, 8080)).unwrap();
         assert!(receiver.recv(&mut [0; 8]).is_ok());
         assert_eq!(a.reaches_pod(&b, 81), [false; 2], "the old rules are gone");
@@ -309,7 +324,7 @@ fn a_denied_pod_still_resolves_its_node() {
         let _listeners = [node(80), node(81)];
         let wanted = table(
             [],
-            [(1, chain(Egress, &[tcp(&[(80, 80)], Accept), every(Drop)]))],
+            [(1, chain(Egress, &[tcp(80, 80, Accept), every(Drop)]))],
             [(a.index, link(a.index, None, Some(1)))],
         );
         apply(runtime, &kernel, &wanted);
@@ -382,13 +397,10 @@ fn replaced_rules_leak_and_lose_no_packet() {
     isolated("replaced_rules_leak_and_lose_no_packet", |runtime| {
         let [a, b] = pods();
         let (kernel, _events) = owner();
-        let udp = |port, verdict| {
-            let ports = PortMatch::Numbered { protocol: Protocol::Udp, ranges: vec![(port, port)] };
-            PolicyRule { ports, ..every(verdict) }
-        };
+        let udp = |port, verdict| numbered(Protocol::Udp, PortNumbers::Range(port, port), verdict);
         // Each of these chains allows 1000 and denies 2000.
         let entry = |filler: u16| {
-            let mut rules: Vec<_> = (0..filler).map(|port| tcp(&[(port, port)], Accept)).collect();
+            let mut rules: Vec<_> = (0..filler).map(|port| tcp(port, port, Accept)).collect();
             rules.extend([udp(1000, Accept), every(Drop)]);
             chain(Ingress, &rules)
         };
@@ -686,8 +698,9 @@ fn large_sets_are_written_and_compared() {
             let chain = |id: u64| {
                 (
                     ChainId::from(id),
-                    exist
-                        .then(|| chain(Ingress, &[counted(id, every(Accept)), tcp(&[(1, 2), (4, 5)], Drop)])),
+                    exist.then(|| {
+                        chain(Ingress, &[counted(id, every(Accept)), tcp(1, 2, Drop), tcp(4, 5, Drop)])
+                    }),
                 )
             };
             PolicyChange { chains: (100..1100).map(chain).collect(), ..PolicyChange::default() }

@@ -4,22 +4,21 @@
 //! - A policy has sets and chains only while it selects a pod of this node.
 //! - A change of a pod removes the pod and adds it again. Elements and chains that come back
 //!   cancel, so the difference has only what changed.
-//! - The elements of a set are not stored. The pods with an address decide whether it is an
-//!   element.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::hash::Hash;
 use std::sync::Arc;
 
+use super::counted::{Counted, find};
 use super::group::{GroupIndex, PodGroup};
 use super::input::{Change, ClusterPolicy, Direction, Namespace, NetworkPolicy, ObjectKey, Pod, Tier};
 use super::labels::Labels;
 use super::pending::Pending;
 use super::rules::{
-    AddressSet, AppliedPolicies, Chain, ChainId, ChainKey, Element, Origin, PodChains, PortMatch, Rule,
-    Rules, RulesChange, Scope, SetId, SetKey, Verdict, number_of,
+    AddressSet, AppliedPolicies, Chain, ChainId, ChainKey, Origin, PodChains, PortMatch, PortNumbers, Rule,
+    Rules, RulesChange, SetId, SetKey, Verdict,
 };
-use super::translate::{self, Draft, PortDraft};
+use super::sets::{Sets, elements};
+use super::translate::{self, Draft, NumbersDraft, PortDraft};
 use super::world::{PodId, World};
 
 /// The rules of one node, kept current with the changes of policies, Namespaces and pods.
@@ -35,9 +34,7 @@ pub struct Compiler {
     /// The names of the policies in `subjects`.
     numbers: HashMap<u32, PolicyName>,
     next_number: u32,
-    sets: HashMap<SetId, Counted<Arc<SetKey>>>,
-    peers: GroupIndex<SetId>,
-    named_ports: HashMap<(Arc<str>, Scope), SetId>,
+    sets: Sets,
     chains: HashMap<ChainId, Counted<Arc<Chain>>>,
     /// Chains with rules of a ClusterNetworkPolicy.
     tier_chains: HashMap<Arc<str>, BTreeSet<ChainId>>,
@@ -67,13 +64,6 @@ enum Policy {
     Cluster(ClusterPolicy),
 }
 
-/// A value with the number of its users.
-#[derive(Debug)]
-struct Counted<T> {
-    value: T,
-    users: usize,
-}
-
 impl Compiler {
     /// A compiler for the pods of this node, without objects.
     pub fn new(node: &str) -> Compiler {
@@ -83,9 +73,7 @@ impl Compiler {
             subjects: GroupIndex::default(),
             numbers: HashMap::new(),
             next_number: 0,
-            sets: HashMap::new(),
-            peers: GroupIndex::default(),
-            named_ports: HashMap::new(),
+            sets: Sets::default(),
             chains: HashMap::new(),
             tier_chains: HashMap::new(),
             pods: BTreeMap::new(),
@@ -179,8 +167,8 @@ impl Compiler {
     pub fn poll_changes(&mut self) -> Option<RulesChange> {
         let pending = std::mem::take(&mut self.pending);
         let change = pending.into_change(
-            |id| self.sets.get(&id).map(|set| set.value.clone()),
-            |key| self.elements(key),
+            |id| self.sets.key(id).cloned(),
+            |key| elements(&self.world, key),
             |id| self.chains.get(&id).map(|chain| chain.value.clone()),
             |key| self.pods.get(key).copied().unwrap_or_default(),
         );
@@ -189,9 +177,9 @@ impl Compiler {
 
     /// All rules, to compare with the kernel after a start or after a change by another program.
     pub fn rules(&self) -> Rules {
-        let set = |key: &Arc<SetKey>| AddressSet { key: key.clone(), elements: self.elements(key) };
+        let set = |key: &Arc<SetKey>| AddressSet { key: key.clone(), elements: elements(&self.world, key) };
         Rules {
-            sets: self.sets.iter().map(|(id, row)| (*id, set(&row.value))).collect(),
+            sets: self.sets.iter().map(|(id, key)| (id, set(key))).collect(),
             chains: self.chains.iter().map(|(id, row)| (*id, row.value.clone())).collect(),
             pods: self.pods.clone(),
         }
@@ -307,8 +295,8 @@ impl Compiler {
     /// Adds the elements of a pod.
     fn attach(&mut self, id: PodId) {
         let Some(pod) = self.world.pod(id).cloned() else { return };
-        for (set, element) in self.contributions(&pod) {
-            if !self.is_element(set, element) {
+        for (set, element) in self.sets.contributions(&self.world, &pod) {
+            if !self.sets.is_element(&self.world, set, element) {
                 self.pending.add(set, element);
             }
         }
@@ -319,67 +307,9 @@ impl Compiler {
     fn detach(&mut self, id: PodId) {
         let Some(pod) = self.world.pod(id).cloned() else { return };
         self.world.remove_addresses(id, &pod);
-        for (set, element) in self.contributions(&pod) {
-            if !self.is_element(set, element) {
+        for (set, element) in self.sets.contributions(&self.world, &pod) {
+            if !self.sets.is_element(&self.world, set, element) {
                 self.pending.remove(set, element);
-            }
-        }
-    }
-
-    /// The elements that a pod adds to sets.
-    fn contributions(&self, pod: &Pod) -> BTreeSet<(SetId, Element)> {
-        if pod.host_network {
-            return BTreeSet::new();
-        }
-        let groups = self.peers.candidates(self.world.namespace(&pod.key.namespace), &pod.labels);
-        let scopes = pod
-            .ports
-            .iter()
-            .flat_map(|port| [Scope::Node, Scope::Cluster].map(|scope| (port.name.clone(), scope)));
-        let ports = scopes.filter_map(|key| self.named_ports.get(&key).copied());
-        self.world.count_examined(groups.len());
-        let sets = groups.into_iter().chain(ports).filter_map(|id| Some((id, &self.sets.get(&id)?.value)));
-        sets.flat_map(|(id, key)| self.elements_of(key, pod).into_iter().map(move |element| (id, element)))
-            .collect()
-    }
-
-    /// The elements of one pod in a set.
-    fn elements_of(&self, key: &SetKey, pod: &Pod) -> Vec<Element> {
-        match key {
-            SetKey::Pods(group) if self.world.contains(group, pod) => {
-                pod.addresses.iter().copied().map(Element::Address).collect()
-            }
-            SetKey::NamedPorts { name, scope }
-                if !pod.host_network && (*scope == Scope::Cluster || self.world.is_local(pod)) =>
-            {
-                let ports = pod.ports.iter().filter(|port| port.name == *name);
-                let element = |(address, protocol, port)| Element::Port(address, protocol, port);
-                let of_port =
-                    |(protocol, port)| pod.addresses.iter().map(move |address| (*address, protocol, port));
-                ports.map(|port| (port.protocol, port.port)).flat_map(of_port).map(element).collect()
-            }
-            SetKey::Pods(_) | SetKey::Blocks(_) | SetKey::NamedPorts { .. } => Vec::new(),
-        }
-    }
-
-    /// Whether an attached pod has the element.
-    fn is_element(&self, set: SetId, element: Element) -> bool {
-        let Some(row) = self.sets.get(&set) else { return false };
-        let (Element::Address(address) | Element::Range(address, _) | Element::Port(address, _, _)) = element;
-        self.world.pods_at(address).any(|pod| self.elements_of(&row.value, pod).contains(&element))
-    }
-
-    /// All elements of a set.
-    fn elements(&self, key: &SetKey) -> BTreeSet<Element> {
-        match key {
-            SetKey::Blocks(ranges) => ranges.clone(),
-            SetKey::Pods(group) => {
-                let pods = self.world.members(group);
-                pods.into_iter().flat_map(|pod| self.elements_of(key, pod)).collect()
-            }
-            SetKey::NamedPorts { name, scope } => {
-                let pods = self.world.pods_with_port(name, *scope);
-                pods.flat_map(|pod| self.elements_of(key, pod)).collect()
             }
         }
     }
@@ -587,58 +517,37 @@ impl Compiler {
     fn finish(&mut self, draft: Draft) -> Rule {
         let ports = match draft.ports {
             PortDraft::Any => PortMatch::Any,
-            PortDraft::Numbered { protocol, ranges } => PortMatch::Numbered { protocol, ranges },
-            PortDraft::Named { name, scope, protocol } => {
-                PortMatch::Named { set: self.acquire_set(SetKey::NamedPorts { name, scope }), protocol }
+            PortDraft::Numbered { protocol, ports } => {
+                let ports = match ports {
+                    NumbersDraft::Every => PortNumbers::Every,
+                    NumbersDraft::Range(first, last) => PortNumbers::Range(first, last),
+                    NumbersDraft::Set(key) => PortNumbers::Set(self.acquire_set(key)),
+                };
+                PortMatch::Numbered { protocol, ports }
             }
+            PortDraft::Named(key) => PortMatch::Named(self.acquire_set(key)),
         };
         let peers = draft.peers.map(|key| self.acquire_set(key));
         Rule { peers, ports, verdict: draft.verdict, origin: draft.origin, audit: false }
     }
 
-    fn acquire_set(&mut self, key: SetKey) -> SetId {
-        let (number, exists) = find(&self.sets, &key, |there| &**there);
-        let id = SetId::from(number);
-        if !exists {
+    fn acquire_set(&mut self, key: Arc<SetKey>) -> SetId {
+        let (id, is_new) = self.sets.acquire(key);
+        if is_new {
             self.pending.create_set(id);
-            match &key {
-                SetKey::Pods(group) => self.peers.insert(group, id),
-                SetKey::NamedPorts { name, scope } => {
-                    self.named_ports.insert((name.clone(), *scope), id);
-                }
-                SetKey::Blocks(_) => {}
-            }
-            self.sets.insert(id, Counted { value: Arc::new(key), users: 0 });
-        }
-        if let Some(row) = self.sets.get_mut(&id) {
-            row.users += 1;
         }
         id
     }
 
     fn release_set(&mut self, id: SetId) {
-        let Some(row) = self.sets.get_mut(&id) else { return };
-        row.users -= 1;
-        if row.users > 0 {
-            return;
-        }
-        let Some(row) = self.sets.remove(&id) else { return };
-        self.pending.remove_set(id);
-        match &*row.value {
-            SetKey::Pods(group) => self.peers.remove(group, id),
-            SetKey::NamedPorts { name, scope } => drop(self.named_ports.remove(&(name.clone(), *scope))),
-            SetKey::Blocks(_) => {}
+        if self.sets.release(id) {
+            self.pending.remove_set(id);
         }
     }
 
     fn release_rules(&mut self, rules: &[Rule]) {
         for rule in rules {
-            if let Some(set) = rule.peers {
-                self.release_set(set);
-            }
-            if let PortMatch::Named { set, .. } = rule.ports {
-                self.release_set(set);
-            }
+            rule.sets().for_each(|set| self.release_set(set));
             if let Verdict::Jump(chain) = rule.verdict {
                 self.release_chain(chain);
             }
@@ -689,21 +598,4 @@ fn applied(rows: &[Arc<PolicyRow>], direction: Direction) -> AppliedPolicies {
     };
     let baseline = if network.is_empty() { of_tier(Tier::Baseline) } else { Vec::new() };
     AppliedPolicies { admin: of_tier(Tier::Admin), network, baseline }
-}
-
-/// The number of a key among these rows, and whether a row has the key. A number that another key
-/// has is skipped.
-fn find<I, T, K>(rows: &HashMap<I, Counted<T>>, key: &K, key_of: impl Fn(&T) -> &K) -> (u64, bool)
-where
-    I: From<u64> + Eq + Hash,
-    K: Hash + Eq,
-{
-    let mut number = number_of(key);
-    while let Some(row) = rows.get(&I::from(number)) {
-        if key_of(&row.value) == key {
-            return (number, true);
-        }
-        number = number.wrapping_add(1);
-    }
-    (number, false)
 }

@@ -2,10 +2,14 @@
 
 use std::net::IpAddr;
 
-use trunkline_api::resources::LabelSelector;
+use trunkline_api::resources::{LabelSelector, Operator, Requirement};
+use trunkline_api::service::Protocol;
 
-use super::input::{Change, Direction, Namespace, NetworkPeer, NetworkPolicy, NetworkRule, ObjectKey, Pod};
-use super::rules::{Element, SetChange};
+use super::input::{
+    Change, Direction, IpBlock, NamedPort, Namespace, NetworkPeer, NetworkPolicy, NetworkPort, NetworkRule,
+    ObjectKey, Pod, PortSelector,
+};
+use super::rules::{Element, Rules, SetChange};
 use super::{Compiler, Labels};
 
 const POLICIES: usize = 1000;
@@ -95,4 +99,104 @@ fn policies_of_other_nodes_have_no_rules() {
     let rules = compiler(10).rules();
     // For each local pod an entry chain and the chain of its policy.
     assert_eq!((rules.pods.len(), rules.chains.len(), rules.sets.len()), (LOCAL, 2 * LOCAL, LOCAL));
+}
+
+/// A policy of one rule, as a tenant writes it, on a node with two of its pods.
+fn rules_of(peers: Vec<NetworkPeer>, ports: Vec<NetworkPort>) -> (Rules, u64) {
+    let pod = |index: usize, node: &str| {
+        let mut pod = pod(index, node, 0);
+        pod.labels = Labels::from_iter([("a", index.to_string())]);
+        pod.ports = vec![NamedPort { name: "n1".into(), protocol: Protocol::Tcp, port: 80 }];
+        pod
+    };
+    let policy = NetworkPolicy {
+        key: ObjectKey::new("namespace-0", "bomb"),
+        pod_selector: LabelSelector::default(),
+        policy_types: Some([Direction::Ingress].into()),
+        ingress: vec![NetworkRule { peers, ports }],
+        egress: Vec::new(),
+    };
+    let mut compiler = Compiler::new("here");
+    let remote = (2..1000).map(|index| pod(index, "there"));
+    compiler
+        .handle_pods(Change::Listed([pod(0, "here"), pod(1, "here")].into_iter().chain(remote).collect()));
+    let before = compiler.examined();
+    compiler.handle_network_policies(Change::Applied(policy));
+    compiler.poll_changes().unwrap();
+    // One of the local pods changes its labels.
+    let mut changed = pod(1, "here");
+    changed.labels = Labels::from_iter([("a", "other")]);
+    compiler.handle_pods(Change::Applied(changed));
+    compiler.poll_changes();
+    (compiler.rules(), compiler.examined() - before)
+}
+
+fn labelled(number: usize) -> Vec<NetworkPeer> {
+    let peer = |index: usize| NetworkPeer::Pods {
+        namespaces: None,
+        pods: Some(LabelSelector {
+            match_labels: [("a".to_owned(), index.to_string())].into_iter().collect(),
+            ..Default::default()
+        }),
+    };
+    (0..number).map(peer).collect()
+}
+
+fn tcp_port(port: PortSelector) -> NetworkPort {
+    NetworkPort { protocol: Protocol::Tcp, port }
+}
+
+/// Every second port, so no two ports touch.
+fn tcp_ports(number: u16) -> Vec<NetworkPort> {
+    (0..number).map(|index| tcp_port(PortSelector::Range(1 + 2 * index, 1 + 2 * index))).collect()
+}
+
+/// The rules of the policy, without the entry chain, and all sets with their elements.
+fn sizes(rules: &Rules) -> (usize, usize, usize) {
+    let policy_rules = rules
+        .chains
+        .values()
+        .flat_map(|chain| &chain.rules)
+        .filter(|rule| matches!(rule.origin, super::rules::Origin::Network { .. }));
+    let elements = rules.sets.values().map(|set| set.elements.len()).sum();
+    (policy_rules.count(), rules.sets.len(), elements)
+}
+
+#[test]
+fn peers_and_ports_of_a_rule_are_no_product() {
+    let names = |number: usize| {
+        let name = |index: usize| tcp_port(PortSelector::Named(format!("n{index}").into()));
+        (0..number).map(name).collect::<Vec<_>>()
+    };
+    let values = Requirement {
+        key: "a".to_owned(),
+        operator: Operator::In,
+        values: (0..30_000).map(|value| value.to_string()).collect(),
+    };
+    let selector = LabelSelector { match_expressions: vec![values], ..Default::default() };
+    let block = |index: u32| IpBlock {
+        cidr: format!("{}/32", std::net::Ipv4Addr::from_bits(0x1400_0000 + 2 * index)).parse().unwrap(),
+        except: Vec::new(),
+    };
+    let blocks = (0..10_000).map(|index| NetworkPeer::Block(block(index)));
+    let mixed = labelled(300).into_iter().chain(blocks).collect();
+    let both = tcp_ports(300).into_iter().chain(names(300)).collect();
+    for (name, peers, ports, expected) in [
+        ("one peer, one port", labelled(1), tcp_ports(1), (1, 1, 2)),
+        // 299 pods with two addresses, and 300 ports.
+        ("300 peers, 300 ports", labelled(300), tcp_ports(300), (1, 2, 898)),
+        ("10,000 peers", labelled(10_000), Vec::new(), (1, 1, 1998)),
+        ("30,000 named ports", Vec::new(), names(30_000), (1, 1, 4)),
+        (
+            "30,000 values",
+            vec![NetworkPeer::Pods { namespaces: None, pods: Some(selector) }],
+            Vec::new(),
+            (1, 1, 1998),
+        ),
+        ("everything", mixed, both, (4, 4, 598 + 10_000 + 300 + 4)),
+    ] {
+        let (rules, examined) = rules_of(peers, ports);
+        assert_eq!(sizes(&rules), expected, "{name}");
+        assert!(examined < 5000, "{name}: {examined} pods and selectors examined");
+    }
 }

@@ -5,7 +5,9 @@ use std::net::IpAddr;
 use trunkline_api::service::Protocol;
 
 use super::input::{Direction, ObjectKey};
-use super::rules::{ChainId, Element, Exemption, Origin, PortMatch, Rule, Rules, SetId, Verdict, exemptions};
+use super::rules::{
+    ChainId, Element, Exemption, Origin, PortMatch, PortNumbers, Rule, Rules, SetId, Verdict, exemptions,
+};
 
 /// The first packet of a connection, or a packet without one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,15 +107,26 @@ fn last_of(address: IpAddr) -> IpAddr {
 fn match_ports(rules: &Rules, ports: &PortMatch, packet: &Packet) -> bool {
     match (ports, packet.protocol) {
         (PortMatch::Any, _) => true,
-        (PortMatch::Numbered { .. } | PortMatch::Named { .. }, None) => false,
-        (PortMatch::Numbered { protocol, ranges }, Some(there)) => {
-            let in_range = |(first, last): &(u16, u16)| (*first..=*last).contains(&packet.port);
-            *protocol == there && (ranges.is_empty() || ranges.iter().any(in_range))
+        (PortMatch::Numbered { .. } | PortMatch::Named(_), None) => false,
+        (PortMatch::Numbered { protocol, ports }, Some(there)) => {
+            *protocol == there && has_number(rules, *ports, packet.port)
         }
-        (PortMatch::Named { set, protocol }, Some(there)) => {
+        (PortMatch::Named(set), Some(there)) => {
             let element = Element::Port(packet.destination, there, packet.port);
-            protocol.is_none_or(|protocol| protocol == there)
-                && rules.sets.get(set).is_some_and(|set| set.elements.contains(&element))
+            rules.sets.get(set).is_some_and(|set| set.elements.contains(&element))
+        }
+    }
+}
+
+fn has_number(rules: &Rules, ports: PortNumbers, port: u16) -> bool {
+    match ports {
+        PortNumbers::Every => true,
+        PortNumbers::Range(first, last) => (first..=last).contains(&port),
+        PortNumbers::Set(set) => {
+            let Some(set) = rules.sets.get(&set) else { return false };
+            // The last range that begins at the port or before it.
+            let range = set.elements.range(..=Element::PortRange(port, u16::MAX)).next_back();
+            matches!(range, Some(Element::PortRange(first, last)) if (*first..=*last).contains(&port))
         }
     }
 }

@@ -110,11 +110,16 @@ impl<T: Copy + Ord> GroupIndex<T> {
 
     /// The entries of which the group can contain a pod. The caller examines the full group.
     pub(super) fn candidates(&self, namespace: NamespaceRef<'_>, labels: &Labels) -> Vec<T> {
+        self.of_namespace(namespace).into_iter().flat_map(|pods| pods.candidates(labels)).collect()
+    }
+
+    /// The selectors of pods in the groups with this Namespace.
+    pub(super) fn of_namespace(&self, namespace: NamespaceRef<'_>) -> Vec<&SelectorIndex<T>> {
         let named = self.named.get(namespace.name);
         let selected = self.by_labels.candidates(namespace.labels).filter_map(|number| {
             let (selector, pods) = self.selected.get(&number)?;
             selector.matches(namespace.labels).then_some(pods)
         });
-        selected.chain(named).flat_map(|pods| pods.candidates(labels)).collect()
+        selected.chain(named).collect()
     }
 }

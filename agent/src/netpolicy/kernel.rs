@@ -84,6 +84,7 @@ pub(super) fn set(set: AddressSet) -> PolicySet {
         SetKey::Pods(_) => PolicySetKind::Addresses,
         SetKey::Blocks(_) => PolicySetKind::Ranges,
         SetKey::NamedPorts { .. } => PolicySetKind::Ports,
+        SetKey::PortNumbers(_) => PolicySetKind::PortRanges,
     };
     PolicySet { kind, elements: set.elements }
 }

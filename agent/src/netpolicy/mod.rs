@@ -12,7 +12,7 @@
 //!   policies.
 //! - `labels` and `group` find the selectors of a pod without examining all selectors.
 //! - `translate` makes the rules of one policy. `blocks` makes ranges of prefixes.
-//! - `world` has Namespaces and pods, `compiler` the sets and chains that are in use.
+//! - `world` has Namespaces and pods, `sets` and `compiler` the sets and chains that are in use.
 //! - `rules` has the output: sets, chains, and the chains of each pod.
 //! - `evaluate` evaluates a packet against the output, for explanations.
 //! - `specification` (tests) evaluates a packet against the policies, from the text of the API.
@@ -48,6 +48,7 @@ pub mod cache;
 mod compiler;
 #[cfg(test)]
 mod cost_tests;
+mod counted;
 mod engine;
 #[cfg(test)]
 mod engine_tests;
@@ -63,6 +64,7 @@ mod named_tests;
 pub mod objects;
 mod pending;
 pub mod rules;
+mod sets;
 #[cfg(test)]
 mod specification;
 mod task;

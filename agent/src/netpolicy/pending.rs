@@ -83,7 +83,7 @@ impl Pending {
         let sets = self.sets.into_iter().filter_map(|(id, set)| {
             let change = match set_key(id) {
                 // Its elements follow from its key.
-                Some(key) if set.created && set.existed && matches!(*key, SetKey::Blocks(_)) => return None,
+                Some(key) if set.created && set.existed && key.constant_elements().is_some() => return None,
                 Some(key) if set.created => SetChange::Replaced(AddressSet { elements: elements(&key), key }),
                 Some(_) if set.added.is_empty() && set.removed.is_empty() => return None,
                 Some(_) => SetChange::Changed { added: set.added, removed: set.removed },

@@ -16,25 +16,44 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-pub use trunkline_datapath::plan::policy::{ChainId, Element, PortMatch, SetId, Verdict};
+pub use trunkline_datapath::plan::policy::{ChainId, Element, PortMatch, PortNumbers, SetId, Verdict};
+
+use trunkline_api::service::Protocol;
 
 use super::group::PodGroup;
 use super::input::{Direction, ObjectKey, Tier};
 
-/// The identity of a set. Policies with equal peers share a set.
+/// The identity of a set. Rules with equal peers or ports share a set. A rule has at most one set of
+/// each variant: the kernel searches sets by name, one after the other.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SetKey {
-    /// The addresses of pods.
-    Pods(PodGroup),
+    /// The addresses of the pods that are in one of these groups. The groups are sorted, and no two
+    /// are equal.
+    Pods(Box<[PodGroup]>),
     /// The addresses of blocks, as ranges that do not overlap or touch.
     Blocks(BTreeSet<Element>),
-    /// Address, protocol and port of each named port.
+    /// Address, protocol and port of each port with one of these names.
     NamedPorts {
-        /// The name of the port.
-        name: Arc<str>,
+        /// The names of ports.
+        names: BTreeSet<PortName>,
         /// The pods.
         scope: Scope,
     },
+    /// Port numbers, as ranges that do not overlap or touch.
+    PortNumbers(BTreeSet<Element>),
+}
+
+/// The name of a port, and its protocol. None: every protocol.
+pub type PortName = (Arc<str>, Option<Protocol>);
+
+impl SetKey {
+    /// The elements of a set that follow from its key. None: the pods decide.
+    pub fn constant_elements(&self) -> Option<&BTreeSet<Element>> {
+        match self {
+            SetKey::Blocks(ranges) | SetKey::PortNumbers(ranges) => Some(ranges),
+            SetKey::Pods(_) | SetKey::NamedPorts { .. } => None,
+        }
+    }
 }
 
 /// The pods of a set of named ports.
@@ -46,7 +65,12 @@ pub enum Scope {
     Cluster,
 }
 
-/// A set. The kernel has one for each IP family.
+impl Scope {
+    /// All scopes.
+    pub const ALL: [Scope; 2] = [Scope::Node, Scope::Cluster];
+}
+
+/// A set. The kernel has one of addresses for each IP family, and one of port numbers for both.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddressSet {
     /// The identity of the set, for explanations.
@@ -139,6 +163,13 @@ pub struct Rule {
     pub origin: Origin,
     /// Whether the rule reports packets that it would drop, because of the Namespace's mode.
     pub audit: bool,
+}
+
+impl Rule {
+    /// The sets of the rule.
+    pub fn sets(&self) -> impl Iterator<Item = SetId> {
+        self.peers.into_iter().chain(self.ports.set())
+    }
 }
 
 /// The reason for a rule.

@@ -1,5 +1,9 @@
 //! One policy in one direction as rules, before its sets and chains have numbers.
+//!
+//! A rule of a policy becomes at most eight: the peers are at most two sets, and the ports at most
+//! one condition for each protocol and one for all names.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use trunkline_api::resources::LabelSelector;
@@ -12,12 +16,12 @@ use super::input::{
     IpBlock, NetworkPeer, NetworkPolicy, NetworkRule, PortSelector,
 };
 use super::labels::Selector;
-use super::rules::{Origin, Scope, SetKey, Verdict};
+use super::rules::{Element, Origin, PortName, Scope, SetKey, Verdict};
 
 /// A rule with the keys of its sets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Draft {
-    pub(super) peers: Option<SetKey>,
+    pub(super) peers: Option<Arc<SetKey>>,
     pub(super) ports: PortDraft,
     pub(super) verdict: Verdict,
     pub(super) origin: Origin,
@@ -27,8 +31,16 @@ pub(super) struct Draft {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum PortDraft {
     Any,
-    Numbered { protocol: Protocol, ranges: Vec<(u16, u16)> },
-    Named { name: Arc<str>, scope: Scope, protocol: Option<Protocol> },
+    Numbered { protocol: Protocol, ports: NumbersDraft },
+    Named(Arc<SetKey>),
+}
+
+/// A condition on port numbers with the key of its set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum NumbersDraft {
+    Every,
+    Range(u16, u16),
+    Set(Arc<SetKey>),
 }
 
 /// The pods to which a NetworkPolicy applies.
@@ -91,10 +103,15 @@ fn scope(direction: Direction) -> Scope {
     }
 }
 
-/// One draft for each pair of a peer and a group of ports.
-fn product(peers: &[Option<SetKey>], ports: &[PortDraft], verdict: Verdict, origin: &Origin) -> Vec<Draft> {
+/// One draft for each pair of a set of peers and a condition on ports.
+fn product(
+    peers: &[Option<Arc<SetKey>>],
+    ports: &[PortDraft],
+    verdict: Verdict,
+    origin: &Origin,
+) -> Vec<Draft> {
     let pairs = peers.iter().flat_map(|peers| ports.iter().map(move |ports| (peers, ports)));
-    let draft = |(peers, ports): (&Option<SetKey>, &PortDraft)| Draft {
+    let draft = |(peers, ports): (&Option<Arc<SetKey>>, &PortDraft)| Draft {
         peers: peers.clone(),
         ports: ports.clone(),
         verdict,
@@ -103,7 +120,7 @@ fn product(peers: &[Option<SetKey>], ports: &[PortDraft], verdict: Verdict, orig
     pairs.map(draft).collect()
 }
 
-fn network_peers(policy: &NetworkPolicy, rule: &NetworkRule) -> Vec<Option<SetKey>> {
+fn network_peers(policy: &NetworkPolicy, rule: &NetworkRule) -> Vec<Option<Arc<SetKey>>> {
     if rule.peers.is_empty() {
         return vec![None];
     }
@@ -126,7 +143,7 @@ fn network_peers(policy: &NetworkPolicy, rule: &NetworkRule) -> Vec<Option<SetKe
     peer_sets(groups, blocks)
 }
 
-fn cluster_peers(rule: &ClusterRule) -> Vec<Option<SetKey>> {
+fn cluster_peers(rule: &ClusterRule) -> Vec<Option<Arc<SetKey>>> {
     let groups = rule.peers.iter().filter_map(|peer| match peer {
         ClusterPeer::Pods(pods) => Some(cluster_pods(pods)),
         ClusterPeer::Networks(_) | ClusterPeer::Unknown => None,
@@ -140,20 +157,18 @@ fn cluster_peers(rule: &ClusterRule) -> Vec<Option<SetKey>> {
     peer_sets(groups, blocks.iter())
 }
 
-/// One set for each group, and one for all blocks.
+/// One set for all groups, and one for all blocks.
 fn peer_sets<'a>(
     groups: impl Iterator<Item = PodGroup>,
     blocks: impl Iterator<Item = &'a IpBlock>,
-) -> Vec<Option<SetKey>> {
-    let mut sets: Vec<Option<SetKey>> = Vec::new();
+) -> Vec<Option<Arc<SetKey>>> {
+    let mut groups: Vec<PodGroup> = groups.collect();
+    groups.sort_unstable();
+    groups.dedup();
     let ranges = blocks::ranges(blocks);
+    let pods = (!groups.is_empty()).then(|| SetKey::Pods(groups.into()));
     let blocks = (!ranges.is_empty()).then_some(SetKey::Blocks(ranges));
-    for set in groups.map(SetKey::Pods).chain(blocks).map(Some) {
-        if !sets.contains(&set) {
-            sets.push(set);
-        }
-    }
-    sets
+    pods.into_iter().chain(blocks).map(|key| Some(Arc::new(key))).collect()
 }
 
 fn cluster_pods(pods: &ClusterPods) -> PodGroup {
@@ -172,11 +187,11 @@ fn network_ports(rule: &NetworkRule, scope: Scope) -> Vec<PortDraft> {
         match &port.port {
             PortSelector::Any => groups.add_range(port.protocol, ALL_PORTS),
             PortSelector::Range(first, last) => groups.add_range(port.protocol, (*first, *last)),
-            PortSelector::Named(name) => groups.add_name(name, scope, Some(port.protocol)),
+            PortSelector::Named(name) => groups.add_name(name, Some(port.protocol)),
             PortSelector::Invalid => {}
         }
     }
-    groups.drafts()
+    groups.into_drafts(scope)
 }
 
 fn cluster_ports(rule: &ClusterRule, scope: Scope) -> Vec<PortDraft> {
@@ -189,21 +204,21 @@ fn cluster_ports(rule: &ClusterRule, scope: Scope) -> Vec<PortDraft> {
             ClusterPort::Numbered { protocol, range } => {
                 groups.add_range(*protocol, range.unwrap_or(ALL_PORTS));
             }
-            ClusterPort::Named(name) => groups.add_name(name, scope, None),
+            ClusterPort::Named(name) => groups.add_name(name, None),
             ClusterPort::Unknown => {}
         }
     }
-    groups.drafts()
+    groups.into_drafts(scope)
 }
 
 const ALL_PORTS: (u16, u16) = (0, u16::MAX);
 const PROTOCOLS: [Protocol; 3] = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
 
-/// The ports of one rule: one group for each protocol and each name.
+/// The ports of one rule: one group for each protocol, and one for all names.
 #[derive(Default)]
 struct PortGroups {
     ranges: Vec<(Protocol, (u16, u16))>,
-    names: Vec<PortDraft>,
+    names: BTreeSet<PortName>,
 }
 
 impl PortGroups {
@@ -214,32 +229,41 @@ impl PortGroups {
         }
     }
 
-    fn add_name(&mut self, name: &Arc<str>, scope: Scope, protocol: Option<Protocol>) {
-        let draft = PortDraft::Named { name: name.clone(), scope, protocol };
-        if !self.names.contains(&draft) {
-            self.names.push(draft);
-        }
+    fn add_name(&mut self, name: &Arc<str>, protocol: Option<Protocol>) {
+        self.names.insert((name.clone(), protocol));
     }
 
-    fn drafts(mut self) -> Vec<PortDraft> {
+    fn into_drafts(mut self, scope: Scope) -> Vec<PortDraft> {
         self.ranges.sort_unstable();
         let numbered = PROTOCOLS.into_iter().filter_map(|protocol| {
-            let mut ranges: Vec<(u16, u16)> = Vec::new();
             let of_protocol = self.ranges.iter().filter(|(other, _)| *other == protocol);
-            for (first, last) in of_protocol.map(|(_, range)| *range) {
-                match ranges.last_mut() {
-                    Some((_, end)) if first <= end.saturating_add(1) => *end = last.max(*end),
-                    _ => ranges.push((first, last)),
-                }
-            }
-            if ranges.is_empty() {
-                return None;
-            }
-            if ranges == [ALL_PORTS] {
-                ranges.clear();
-            }
-            Some(PortDraft::Numbered { protocol, ranges })
+            let ports = numbers(of_protocol.map(|(_, range)| *range))?;
+            Some(PortDraft::Numbered { protocol, ports })
         });
-        numbered.collect::<Vec<_>>().into_iter().chain(self.names).collect()
+        let mut drafts: Vec<PortDraft> = numbered.collect();
+        if !self.names.is_empty() {
+            drafts.push(PortDraft::Named(Arc::new(SetKey::NamedPorts { names: self.names, scope })));
+        }
+        drafts
+    }
+}
+
+/// The condition for sorted ranges; none without a range.
+fn numbers(sorted: impl Iterator<Item = (u16, u16)>) -> Option<NumbersDraft> {
+    let mut ranges: Vec<(u16, u16)> = Vec::new();
+    for (first, last) in sorted {
+        match ranges.last_mut() {
+            Some((_, end)) if first <= end.saturating_add(1) => *end = last.max(*end),
+            _ => ranges.push((first, last)),
+        }
+    }
+    match ranges[..] {
+        [] => None,
+        [ALL_PORTS] => Some(NumbersDraft::Every),
+        [(first, last)] => Some(NumbersDraft::Range(first, last)),
+        _ => {
+            let ranges = ranges.into_iter().map(|(first, last)| Element::PortRange(first, last));
+            Some(NumbersDraft::Set(Arc::new(SetKey::PortNumbers(ranges.collect()))))
+        }
     }
 }

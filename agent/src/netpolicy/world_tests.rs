@@ -123,8 +123,14 @@ fn block(rng: &mut Rng) -> IpBlock {
     IpBlock { cidr: net(cidr), except: except.iter().map(net).collect() }
 }
 
+/// The most peers or ports of a rule: few, or many.
+fn most(rng: &mut Rng, few: usize) -> usize {
+    if rng.u8(..8) == 0 { 24 } else { few }
+}
+
 fn network_rule(rng: &mut Rng) -> NetworkRule {
-    let peers = some(rng, 3, |rng| match rng.u8(..10) {
+    let (peers, ports) = (most(rng, 3), most(rng, 3));
+    let peers = some(rng, peers, |rng| match rng.u8(..10) {
         0 => NetworkPeer::Unknown,
         1..=3 => NetworkPeer::Block(block(rng)),
         _ => NetworkPeer::Pods {
@@ -132,7 +138,7 @@ fn network_rule(rng: &mut Rng) -> NetworkRule {
             pods: rng.bool().then(|| selector(rng)),
         },
     });
-    let ports = some(rng, 3, |rng| NetworkPort {
+    let ports = some(rng, ports, |rng| NetworkPort {
         protocol: *pick(rng, &PROTOCOLS),
         port: match rng.u8(..8) {
             0 => PortSelector::Any,
@@ -173,16 +179,17 @@ fn cluster_pods(rng: &mut Rng) -> ClusterPods {
 }
 
 fn cluster_rule(rng: &mut Rng) -> ClusterRule {
-    let peers = some(rng, 2, |rng| match rng.u8(..16) {
+    let (peers, ports) = (most(rng, 2), most(rng, 2));
+    let peers = some(rng, peers, |rng| match rng.u8(..48) {
         0 => ClusterPeer::Unknown,
-        1..=3 => ClusterPeer::Networks(some(rng, 2, |rng| block(rng).cidr)),
+        1..=9 => ClusterPeer::Networks(some(rng, 2, |rng| block(rng).cidr)),
         _ => ClusterPeer::Pods(cluster_pods(rng)),
     });
-    let ports = some(rng, 2, |rng| match rng.u8(..12) {
+    let ports = some(rng, ports, |rng| match rng.u8(..36) {
         0 => ClusterPort::Unknown,
-        1..=2 => ClusterPort::Named((*pick(rng, &["web", "db"])).into()),
-        3..=4 => ClusterPort::Numbered { protocol: *pick(rng, &PROTOCOLS), range: None },
-        5 => ClusterPort::Numbered { protocol: Protocol::Tcp, range: Some((443, 80)) },
+        1..=6 => ClusterPort::Named((*pick(rng, &["web", "db"])).into()),
+        7..=10 => ClusterPort::Numbered { protocol: *pick(rng, &PROTOCOLS), range: None },
+        11 => ClusterPort::Numbered { protocol: Protocol::Tcp, range: Some((443, 80)) },
         _ => {
             let (first, last) = *pick(rng, &[(80, 80), (80, 81), (1, 65535), (443, 443)]);
             ClusterPort::Numbered { protocol: *pick(rng, &PROTOCOLS), range: Some((first, last)) }
@@ -399,17 +406,9 @@ fn incremental_rules_equal_those_of_a_new_start() {
 
 /// Every set and chain is in use, and every set and chain that is in use exists.
 fn check_integrity(rules: &Rules) {
-    use super::rules::{PortMatch, Verdict};
+    use super::rules::Verdict;
     let all = || rules.chains.values().flat_map(|chain| &chain.rules);
-    let sets: BTreeSet<_> = all()
-        .flat_map(|rule| {
-            let named = match rule.ports {
-                PortMatch::Named { set, .. } => Some(set),
-                PortMatch::Any | PortMatch::Numbered { .. } => None,
-            };
-            rule.peers.into_iter().chain(named)
-        })
-        .collect();
+    let sets: BTreeSet<_> = all().flat_map(|rule| rule.sets()).collect();
     assert!(sets.iter().eq(rules.sets.keys()));
     let jumps = all().filter_map(|rule| match rule.verdict {
         Verdict::Jump(chain) => Some(chain),

@@ -9,7 +9,8 @@
 //! Each base chain first accepts packets of established connections and packets related to them.
 //! So a connection that a policy allowed continues after the policy changed.
 //!
-//! - Sets are `s…4` and `s…6`, chains `c…`, counters `p…`, each with the number of the plan.
+//! - Sets are `s…4` and `s…6`, those of port numbers `s…p`, chains `c…`, counters `p…`, each with
+//!   the number of the plan.
 //! - A link has its own chain with one jump. The kernel replaces the rules of chains at one moment,
 //!   and a packet meets only old or only new rules. It reads elements of maps later. So the element
 //!   of a link never changes while the link has policies.
@@ -20,25 +21,23 @@
 //! the differences, and `Policies::change` needs only the `Record`. After an error, or after a
 //! change by another program, a change needs `Policies::set` first.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use self::compare::{create_base, difference, entry_chain, pairs, settle_set};
 use self::expressions::{COUNTER, chain_name};
 use self::found::{Found, elements};
 use self::objects::{
-    Entry, Layout, SAME_POD, counter_name, differences, entries, link_chain, map_name, read_counter_name,
-    set_name,
+    Entry, Layout, SAME_POD, counter_name, differences, entries, families, link_chain, map_name,
+    read_counter_name, set_name,
 };
 use self::record::{Families, Record, counters_of, shape};
 use self::rules::ChainRules;
 use self::transaction::Transaction;
 use super::elements::Counter;
-use crate::family::IpFamily;
 use crate::netlink::netfilter::{Connection, TransactionError};
 use crate::plan::policy::{
-    CounterId, Direction, LinkPolicies, PolicyChange, PolicySet, PolicySetChange, PolicySetKind, PolicyTable,
-    SetId,
+    CounterId, Direction, LinkPolicies, PolicyChange, PolicySet, PolicySetChange, PolicyTable, SetId,
 };
 
 mod base;
@@ -141,7 +140,7 @@ impl Policies {
     /// Applies a change in one transaction.
     pub(crate) fn change(&mut self, change: &PolicyChange) -> Result<(), PolicyError> {
         let mut record = self.record.take().ok_or(PolicyError::NotLoaded)?;
-        if record.has_chains() && !record.shapes.have(families(change, &record)) {
+        if record.has_chains() && !record.shapes.have(new_families(change, &record)) {
             return Err(PolicyError::Family);
         }
         let connection = connection(&mut self.connection)?;
@@ -171,12 +170,12 @@ impl Policies {
 }
 
 /// The families of new elements in sets of pods.
-fn families(change: &PolicyChange, record: &Record) -> Families {
+fn new_families(change: &PolicyChange, record: &Record) -> Families {
     let added = change.sets.iter().filter_map(|(id, set)| match set {
-        PolicySetChange::Replaced(set) => (set.kind != PolicySetKind::Ranges).then_some(&set.elements),
+        PolicySetChange::Replaced(set) => (!set.kind.is_constant()).then_some(&set.elements),
         PolicySetChange::Changed { added, .. } => {
-            let of_ranges = record.shapes.get(*id).is_some_and(|shape| shape.kind == PolicySetKind::Ranges);
-            (!of_ranges).then_some(added)
+            let is_constant = record.shapes.get(*id).is_some_and(|shape| shape.kind.is_constant());
+            (!is_constant).then_some(added)
         }
         PolicySetChange::Removed => None,
     });
@@ -212,20 +211,22 @@ fn change_set(
             record.shapes.insert(id, shape(set));
         }
         PolicySetChange::Changed { added, removed } => {
-            if known.is_some_and(|known| known.kind == PolicySetKind::Ranges) {
+            if known.is_some_and(|known| known.kind.is_constant()) {
                 return Err(PolicyError::Contradiction(id));
             }
             record.shapes.note(Families::of(added));
             let (mut added, mut removed) = (entries(added), entries(removed));
-            for family in IpFamily::ALL {
+            let touched: BTreeSet<_> = added.keys().chain(removed.keys()).copied().collect();
+            for family in touched {
                 let added = added.remove(&family).unwrap_or_default();
                 let removed = removed.remove(&family).unwrap_or_default();
                 transaction.change_set(&set_name(id, family), &added, &removed);
             }
         }
         PolicySetChange::Removed => {
-            IpFamily::ALL.iter().for_each(|family| transaction.delete_set(&set_name(id, *family)));
-            record.shapes.remove(id);
+            if let Some(shape) = record.shapes.remove(id) {
+                families(shape.kind).iter().for_each(|family| transaction.delete_set(&set_name(id, *family)));
+            }
         }
     }
     Ok(())
@@ -241,7 +242,7 @@ fn replace_set(
     transaction: &mut Transaction,
 ) -> Result<(), PolicyError> {
     let mut of_set = entries(&set.elements);
-    for family in IpFamily::ALL {
+    for family in families(set.kind).iter().copied() {
         let (name, layout) = (set_name(id, family), Layout::of(set.kind, family));
         let wanted = of_set.remove(&family).unwrap_or_default();
         let mut there = Vec::new();

@@ -93,7 +93,7 @@ impl PolicyChange {
     }
 }
 
-/// A set of addresses. The kernel has one for each IP family.
+/// A set. The kernel has one of addresses for each IP family, and one of port numbers for both.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicySet {
     /// The kind of all elements.
@@ -111,6 +111,18 @@ pub enum PolicySetKind {
     Ranges,
     /// [`Element::Port`].
     Ports,
+    /// [`Element::PortRange`]. The ranges do not overlap or touch, and such a set never changes.
+    PortRanges,
+}
+
+impl PolicySetKind {
+    /// Whether the elements of a set never change. Sets of the other kinds have elements of pods.
+    pub fn is_constant(self) -> bool {
+        match self {
+            PolicySetKind::Ranges | PolicySetKind::PortRanges => true,
+            PolicySetKind::Addresses | PolicySetKind::Ports => false,
+        }
+    }
 }
 
 /// An element of a set.
@@ -122,16 +134,18 @@ pub enum Element {
     Range(IpAddr, IpAddr),
     /// Destination address, protocol and destination port, in a set of named ports.
     Port(IpAddr, Protocol, u16),
+    /// The first and the last port, in a set of port numbers.
+    PortRange(u16, u16),
 }
 
 impl Element {
-    /// Whether the element belongs to the kernel's set for IPv4. Otherwise it belongs to that for
-    /// IPv6.
-    pub fn is_ipv4(&self) -> bool {
+    /// The address, or the first address of a range. None: the element has port numbers only.
+    pub fn address(&self) -> Option<IpAddr> {
         match self {
             Element::Address(address) | Element::Range(address, _) | Element::Port(address, _, _) => {
-                address.is_ipv4()
+                Some(*address)
             }
+            Element::PortRange(_, _) => None,
         }
     }
 }
@@ -186,16 +200,32 @@ pub enum PortMatch {
     Numbered {
         /// The protocol.
         protocol: Protocol,
-        /// First and last ports of ranges that do not overlap or touch. Empty: every port.
-        ranges: Vec<(u16, u16)>,
+        /// The ports.
+        ports: PortNumbers,
     },
-    /// Destination address, protocol and port are an element of a set of named ports.
-    Named {
-        /// The set.
-        set: SetId,
-        /// The protocol. None: the set decides alone.
-        protocol: Option<Protocol>,
-    },
+    /// Destination address, protocol and port are an element of this set of named ports.
+    Named(SetId),
+}
+
+impl PortMatch {
+    /// The set of the condition, if it has one.
+    pub fn set(&self) -> Option<SetId> {
+        match self {
+            PortMatch::Named(set) | PortMatch::Numbered { ports: PortNumbers::Set(set), .. } => Some(*set),
+            PortMatch::Any | PortMatch::Numbered { .. } => None,
+        }
+    }
+}
+
+/// A condition on the number of the destination port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PortNumbers {
+    /// Every port.
+    Every,
+    /// The first and the last port of one range.
+    Range(u16, u16),
+    /// The port is in a range of this set.
+    Set(SetId),
 }
 
 /// The verdict of a rule.

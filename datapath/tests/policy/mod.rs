@@ -14,7 +14,7 @@ use std::time::Duration;
 use trunkline_api::service::Protocol;
 use trunkline_datapath::plan::policy::{
     ChainId, CounterId, Direction, Element, LinkPolicies, PolicyChain, PolicyRule, PolicySet, PolicySetKind,
-    PolicyTable, PortMatch, SetId, Verdict,
+    PolicyTable, PortMatch, PortNumbers, SetId, Verdict,
 };
 
 use crate::namespace::{eventually, inside, ip, namespace, ping};
@@ -165,10 +165,24 @@ pub(crate) fn peers(set: u64, verdict: Verdict) -> PolicyRule {
     PolicyRule { peers: Some(SetId::from(set)), ..every(verdict) }
 }
 
-/// A rule for ports of TCP.
-pub(crate) fn tcp(ranges: &[(u16, u16)], verdict: Verdict) -> PolicyRule {
-    let ports = PortMatch::Numbered { protocol: Protocol::Tcp, ranges: ranges.to_vec() };
-    PolicyRule { ports, ..every(verdict) }
+/// A rule for a range of ports of TCP.
+pub(crate) fn tcp(first: u16, last: u16, verdict: Verdict) -> PolicyRule {
+    numbered(Protocol::Tcp, PortNumbers::Range(first, last), verdict)
+}
+
+/// A rule for the ports of a set.
+pub(crate) fn tcp_set(set: u64, verdict: Verdict) -> PolicyRule {
+    numbered(Protocol::Tcp, PortNumbers::Set(SetId::from(set)), verdict)
+}
+
+pub(crate) fn numbered(protocol: Protocol, ports: PortNumbers, verdict: Verdict) -> PolicyRule {
+    PolicyRule { ports: PortMatch::Numbered { protocol, ports }, ..every(verdict) }
+}
+
+/// A set of port numbers.
+pub(crate) fn ports(ranges: &[(u16, u16)]) -> PolicySet {
+    let range = |(first, last): &(u16, u16)| Element::PortRange(*first, *last);
+    set(PolicySetKind::PortRanges, ranges.iter().map(range))
 }
 
 pub(crate) fn jump(chain: u64) -> Verdict {

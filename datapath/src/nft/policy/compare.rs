@@ -7,12 +7,12 @@ use super::base::BASE_CHAINS;
 use super::expressions::{COUNTER, chain_name};
 use super::found::{Found, elements};
 use super::objects::{
-    Entry, LIMIT_NAME, Layout, SAME_POD, counter_name, differences, entries, link_chain, map_name, set_name,
+    Entry, LIMIT_NAME, Layout, SAME_POD, counter_name, differences, entries, families, link_chain, map_name,
+    set_name,
 };
 use super::record::{Shapes, counters_of, shape};
 use super::rules::ChainRules;
 use super::transaction::Transaction;
-use crate::family::IpFamily;
 use crate::netlink::netfilter::Connection;
 use crate::plan::policy::{ChainId, Direction, LinkPolicies, PolicyTable};
 
@@ -81,7 +81,7 @@ impl<'a> Wanted<'a> {
             base_sets().map(|(name, layout)| (name.to_owned(), layout)).into();
         for (id, set) in &table.sets {
             let of_family = |family| (set_name(*id, family), Layout::of(set.kind, family));
-            sets.extend(IpFamily::ALL.map(of_family));
+            sets.extend(families(set.kind).iter().copied().map(of_family));
         }
         let counters = table.chains.values().flat_map(|chain| counters_of(chain)).map(counter_name).collect();
         Wanted { table, chains, sets, counters }
@@ -142,7 +142,7 @@ fn compare_sets(
     }
     for (id, set) in &wanted.table.sets {
         let mut of_set = entries(&set.elements);
-        for family in IpFamily::ALL {
+        for family in families(set.kind).iter().copied() {
             let (name, wanted) = (set_name(*id, family), of_set.remove(&family).unwrap_or_default());
             let there =
                 if found.sets.contains_key(&name) { elements(connection, &name)? } else { Vec::new() };

@@ -36,13 +36,24 @@ const VALUE: u16 = 1;
 /// `NFT_SET_ELEM_INTERVAL_END`.
 const INTERVAL_END: u32 = 1;
 
-/// The name of a set of policies.
-pub(super) fn set_name(set: SetId, family: IpFamily) -> String {
-    let version = match family {
-        IpFamily::V4 => 4,
-        IpFamily::V6 => 6,
+/// The kernel's sets of a set of policies: one for each family, or one for both.
+pub(super) fn families(kind: PolicySetKind) -> &'static [Option<IpFamily>] {
+    match kind {
+        PolicySetKind::Addresses | PolicySetKind::Ranges | PolicySetKind::Ports => {
+            &[Some(IpFamily::V4), Some(IpFamily::V6)]
+        }
+        PolicySetKind::PortRanges => &[None],
+    }
+}
+
+/// The name of a set of policies. None: the set is for both families.
+pub(super) fn set_name(set: SetId, family: Option<IpFamily>) -> String {
+    let end = match family {
+        Some(IpFamily::V4) => '4',
+        Some(IpFamily::V6) => '6',
+        None => 'p',
     };
-    format!("s{set}{version}")
+    format!("s{set}{end}")
 }
 
 /// The name of a counter. The syntax of `nft` does not accept a name that begins with a digit.
@@ -91,10 +102,10 @@ impl Layout {
         Layout { flags: MAP, key_type: LINK, key_length: 4, byte_order: HOST_ORDER };
 
     /// A set of policies.
-    pub(super) fn of(kind: PolicySetKind, family: IpFamily) -> Layout {
+    pub(super) fn of(kind: PolicySetKind, family: Option<IpFamily>) -> Layout {
         let (address, length) = match family {
-            IpFamily::V4 => (IPV4_ADDRESS, 4),
-            IpFamily::V6 => (IPV6_ADDRESS, 16),
+            Some(IpFamily::V4) | None => (IPV4_ADDRESS, 4),
+            Some(IpFamily::V6) => (IPV6_ADDRESS, 16),
         };
         let addresses = Layout { flags: 0, key_type: address, key_length: length, byte_order: NETWORK_ORDER };
         match kind {
@@ -106,6 +117,9 @@ impl Layout {
                 key_length: length + 8,
                 byte_order: MIXED_ORDER,
             },
+            PolicySetKind::PortRanges => {
+                Layout { flags: INTERVAL, key_type: PORT, key_length: 2, byte_order: NETWORK_ORDER }
+            }
         }
     }
 
@@ -135,7 +149,8 @@ impl Key {
             let start = usize::from(key.length);
             key.octets[start..start + part.len()].copy_from_slice(part);
             // Each part of a concatenation begins at a register.
-            key.length += part.len().next_multiple_of(4) as u8;
+            let length = if parts.len() > 1 { part.len().next_multiple_of(4) } else { part.len() };
+            key.length += length as u8;
         }
         key
     }
@@ -171,6 +186,11 @@ impl Entry {
         Entry { key: Key::new(parts), ends: false, chain: None }
     }
 
+    /// The end of a range: the key after its last.
+    fn end(key: &[u8]) -> Entry {
+        Entry { ends: true, ..Entry::with_key(&[key]) }
+    }
+
     pub(super) fn write(&self, list: &mut Vec<u8>) {
         attribute(list, ELEMENT | NESTED, |element| {
             if self.ends {
@@ -196,11 +216,16 @@ impl Entry {
     }
 }
 
-/// The kernel's elements of a set, by family. Each range comes before the next.
-pub(super) fn entries<'a>(elements: impl IntoIterator<Item = &'a Element>) -> BTreeMap<IpFamily, Vec<Entry>> {
-    let mut entries: BTreeMap<IpFamily, Vec<Entry>> = BTreeMap::new();
+/// The kernel's elements of a set, by [family](families). Each range comes before the next.
+pub(super) fn entries<'a>(
+    elements: impl IntoIterator<Item = &'a Element>,
+) -> BTreeMap<Option<IpFamily>, Vec<Entry>> {
+    let mut entries: BTreeMap<Option<IpFamily>, Vec<Entry>> = BTreeMap::new();
     for element in elements {
-        let family = if element.is_ipv4() { IpFamily::V4 } else { IpFamily::V6 };
+        let family = element.address().map(|address| match address {
+            IpAddr::V4(_) => IpFamily::V4,
+            IpAddr::V6(_) => IpFamily::V6,
+        });
         let of_family = entries.entry(family).or_default();
         match element {
             Element::Address(address) => {
@@ -213,9 +238,13 @@ pub(super) fn entries<'a>(elements: impl IntoIterator<Item = &'a Element>) -> BT
                 with_octets(*first, |octets| of_family.push(Entry::with_key(&[octets])));
                 // A range to the last address of the family has no end.
                 if let Some(after) = next(*last) {
-                    with_octets(after, |octets| {
-                        of_family.push(Entry { ends: true, ..Entry::with_key(&[octets]) });
-                    });
+                    with_octets(after, |octets| of_family.push(Entry::end(octets)));
+                }
+            }
+            Element::PortRange(first, last) => {
+                of_family.push(Entry::with_key(&[&first.to_be_bytes()]));
+                if let Some(after) = last.checked_add(1) {
+                    of_family.push(Entry::end(&after.to_be_bytes()));
                 }
             }
         }
@@ -261,11 +290,11 @@ mod tests {
     fn keys_have_the_layout_of_nft() {
         let port = |text| Element::Port(address(text), Protocol::Tcp, 80);
         let found = entries(&[port("10.0.0.1"), port("fd00::1")]);
-        assert_eq!(found[&IpFamily::V4][0].key.octets(), [10, 0, 0, 1, 6, 0, 0, 0, 0, 80, 0, 0]);
-        let v6 = found[&IpFamily::V6][0].key;
+        assert_eq!(found[&Some(IpFamily::V4)][0].key.octets(), [10, 0, 0, 1, 6, 0, 0, 0, 0, 80, 0, 0]);
+        let v6 = found[&Some(IpFamily::V6)][0].key;
         assert_eq!((v6.octets().len(), &v6.octets()[15..]), (24, &[1, 6, 0, 0, 0, 0, 80, 0, 0][..]));
-        assert_eq!(Layout::of(PolicySetKind::Ports, IpFamily::V4).key_type, 0x730d);
-        assert_eq!(Layout::of(PolicySetKind::Ports, IpFamily::V6).key_type, 0x830d);
+        assert_eq!(Layout::of(PolicySetKind::Ports, Some(IpFamily::V4)).key_type, 0x730d);
+        assert_eq!(Layout::of(PolicySetKind::Ports, Some(IpFamily::V6)).key_type, 0x830d);
         assert_eq!(Layout::PAIRS.key_type, 0x514);
     }
 
@@ -273,8 +302,15 @@ mod tests {
     fn a_range_to_the_last_address_has_no_end() {
         let range = |first, last| Element::Range(address(first), address(last));
         let ends = |elements: &[Element], family| -> Vec<bool> {
-            entries(elements).remove(&family).unwrap_or_default().iter().map(|entry| entry.ends).collect()
+            entries(elements)
+                .remove(&Some(family))
+                .unwrap_or_default()
+                .iter()
+                .map(|entry| entry.ends)
+                .collect()
         };
+        let ports = |last| entries(&[Element::PortRange(80, last)])[&None].len();
+        assert_eq!((ports(81), ports(u16::MAX)), (2, 1));
         let ranges = [range("10.0.0.0", "10.0.0.255"), range("250.0.0.0", "255.255.255.255")];
         assert_eq!(ends(&ranges, IpFamily::V4), [false, true, false]);
         let all =
@@ -287,8 +323,9 @@ mod tests {
     #[test]
     fn written_entries_are_read_back() {
         let range = Element::Range(address("10.0.0.0"), address("10.0.0.255"));
-        let mut all = entries(&[range]).remove(&IpFamily::V4).unwrap();
+        let mut all = entries(&[range]).remove(&Some(IpFamily::V4)).unwrap();
         all.extend([Entry::link(7, Direction::Egress), Entry::pair(7, 9)]);
+        all.extend(entries(&[Element::PortRange(80, 90)]).remove(&None).unwrap());
         let mut list = Vec::new();
         all.iter().for_each(|entry| entry.write(&mut list));
         assert_eq!(Entry::read_list(&list).collect::<Vec<_>>(), all);

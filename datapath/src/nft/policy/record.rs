@@ -20,8 +20,8 @@ impl Families {
     /// The families of elements.
     pub(super) fn of<'a>(elements: impl IntoIterator<Item = &'a Element>) -> Families {
         let mut families = Families::default();
-        for element in elements {
-            match element.is_ipv4() {
+        for address in elements.into_iter().filter_map(Element::address) {
+            match address.is_ipv4() {
                 true => families.v4 = true,
                 false => families.v6 = true,
             }
@@ -55,7 +55,7 @@ pub(super) fn shape(set: &PolicySet) -> Shape {
 
 /// The shapes of all sets.
 ///
-/// A rule has no kernel rule for a family in which its sets have no elements. A set of ranges never
+/// A rule has no kernel rule for a family in which its sets have no elements. A constant set never
 /// changes, so an empty family of it stays empty. Sets of pods change, and all of them together
 /// have the families of the cluster's pods: one, in most clusters. Half of the kernel rules are
 /// half of the work for the first packet of a connection.
@@ -69,9 +69,9 @@ pub(super) struct Shapes {
 impl Shapes {
     /// Whether a set can have elements of a family. The kernel refuses rules with an unknown set.
     pub(super) fn allow(&self, set: SetId, family: IpFamily) -> bool {
-        self.sets.get(&set).is_none_or(|shape| match shape.kind {
-            PolicySetKind::Ranges => shape.families.has(family),
-            PolicySetKind::Addresses | PolicySetKind::Ports => self.pods.has(family),
+        self.sets.get(&set).is_none_or(|shape| {
+            let families = if shape.kind.is_constant() { shape.families } else { self.pods };
+            families.has(family)
         })
     }
 
@@ -90,14 +90,14 @@ impl Shapes {
     }
 
     pub(super) fn insert(&mut self, set: SetId, shape: Shape) {
-        if shape.kind != PolicySetKind::Ranges {
+        if !shape.kind.is_constant() {
             self.note(shape.families);
         }
         self.sets.insert(set, shape);
     }
 
-    pub(super) fn remove(&mut self, set: SetId) {
-        self.sets.remove(&set);
+    pub(super) fn remove(&mut self, set: SetId) -> Option<Shape> {
+        self.sets.remove(&set)
     }
 }
 

@@ -1,5 +1,5 @@
-//! The kernel rules of a chain: a rule of a policy becomes one for each IP family and range of
-//! ports, because an expression examines one family and one range.
+//! The kernel rules of a chain: a rule with a set of addresses becomes one for each IP family,
+//! because a set has addresses of one family. Several ranges of ports are one set.
 //!
 //! The comment of each kernel rule has a hash of all rules of its chain, the rule's index and their
 //! number. A chain has the wanted rules if it has exactly their comments.
@@ -9,7 +9,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use super::expressions::{COUNTER, Comparison, Expressions, Header, LIMIT, Meta, REGISTER};
 use super::objects::{LIMIT_NAME, counter_name, set_name};
 use crate::family::IpFamily;
-use crate::plan::policy::{Direction, PolicyChain, PolicyRule, PortMatch, SetId};
+use crate::plan::policy::{Direction, PolicyChain, PolicyRule, PortMatch, PortNumbers, SetId};
 
 /// The NFLOG group of reported packets.
 pub(in crate::nft) const LOG_GROUP: u16 = 116;
@@ -65,7 +65,7 @@ impl ChainRules {
 /// The families of a rule's kernel rules. None: one kernel rule for both families.
 fn families(rule: &PolicyRule, has_elements: impl Fn(SetId, IpFamily) -> bool) -> Vec<Option<IpFamily>> {
     let ports = match rule.ports {
-        PortMatch::Named { set, .. } => Some(set),
+        PortMatch::Named(set) => Some(set),
         PortMatch::Any | PortMatch::Numbered { .. } => None,
     };
     let sets: Vec<SetId> = rule.peers.into_iter().chain(ports).collect();
@@ -86,24 +86,29 @@ fn write_rule(
     if let Some(family) = family {
         write_sets(direction, rule, family, &mut matches);
     }
-    let PortMatch::Numbered { protocol, ranges } = &rule.ports else {
-        return finish(rule, &matches, rules);
-    };
-    matches.meta(Meta::Protocol, REGISTER);
-    matches.compare(Comparison::Equal, &[protocol.number()]);
-    if ranges.is_empty() {
-        return finish(rule, &matches, rules);
+    if let PortMatch::Numbered { protocol, ports } = rule.ports {
+        matches.meta(Meta::Protocol, REGISTER);
+        matches.compare(Comparison::Equal, &[protocol.number()]);
+        write_numbers(ports, &mut matches);
     }
-    matches.payload(Header::Transport, 2, 2, REGISTER);
-    for (first, last) in ranges {
-        let mut matches = matches.clone();
-        if first == last {
+    finish(rule, &matches, rules);
+}
+
+/// The match of the destination port.
+fn write_numbers(ports: PortNumbers, matches: &mut Expressions) {
+    if ports != PortNumbers::Every {
+        matches.payload(Header::Transport, 2, 2, REGISTER);
+    }
+    match ports {
+        PortNumbers::Every => {}
+        PortNumbers::Range(first, last) if first == last => {
             matches.compare(Comparison::Equal, &first.to_be_bytes());
-        } else {
+        }
+        PortNumbers::Range(first, last) => {
             matches.compare(Comparison::AtLeast, &first.to_be_bytes());
             matches.compare(Comparison::AtMost, &last.to_be_bytes());
         }
-        finish(rule, &matches, rules);
+        PortNumbers::Set(set) => matches.lookup(&set_name(set, None)),
     }
 }
 
@@ -123,18 +128,14 @@ fn write_sets(direction: Direction, rule: &PolicyRule, family: IpFamily, matches
             Direction::Egress => destination,
         };
         matches.payload(Header::Network, peer, length, REGISTER);
-        matches.lookup(&set_name(set, family));
+        matches.lookup(&set_name(set, Some(family)));
     }
-    if let PortMatch::Named { set, protocol } = rule.ports {
-        if let Some(protocol) = protocol {
-            matches.meta(Meta::Protocol, REGISTER);
-            matches.compare(Comparison::Equal, &[protocol.number()]);
-        }
+    if let PortMatch::Named(set) = rule.ports {
         let after = REGISTER + length / 4;
         matches.payload(Header::Network, destination, length, REGISTER);
         matches.meta(Meta::Protocol, after);
         matches.payload(Header::Transport, 2, 2, after + 1);
-        matches.lookup(&set_name(set, family));
+        matches.lookup(&set_name(set, Some(family)));
     }
 }
 
@@ -173,23 +174,23 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_is_written_for_each_family_and_range() {
-        let ports =
-            |ranges: &[(u16, u16)]| PortMatch::Numbered { protocol: Protocol::Tcp, ranges: ranges.to_vec() };
-        let named = PortMatch::Named { set: SetId::from(2), protocol: None };
+    fn a_rule_is_written_for_each_family() {
+        let ports = |ports| PortMatch::Numbered { protocol: Protocol::Tcp, ports };
+        let many = || ports(PortNumbers::Set(SetId::from(3)));
+        let named = PortMatch::Named(SetId::from(2));
         let v4_only = |set: SetId, family: IpFamily| set != SetId::from(9) || family == IpFamily::V4;
-        let two = [(80, 80), (90, 99)];
         for (rule, number) in [
             (rule(None, PortMatch::Any), 1),
-            (rule(None, ports(&[])), 1),
-            (rule(None, ports(&two)), 2),
+            (rule(None, ports(PortNumbers::Every)), 1),
+            (rule(None, ports(PortNumbers::Range(80, 90))), 1),
+            (rule(None, many()), 1),
             (rule(Some(1), PortMatch::Any), 2),
-            (rule(Some(1), ports(&two)), 4),
+            (rule(Some(1), many()), 2),
             (rule(None, named.clone()), 2),
             (rule(Some(9), PortMatch::Any), 1),
             (rule(Some(9), named), 1),
-            (PolicyRule { logged: true, ..rule(Some(1), ports(&two)) }, 4),
-            (PolicyRule { logged: true, counter: Some(CounterId::from(1)), ..rule(Some(1), ports(&two)) }, 8),
+            (PolicyRule { logged: true, ..rule(Some(1), many()) }, 2),
+            (PolicyRule { logged: true, counter: Some(CounterId::from(1)), ..rule(Some(1), many()) }, 4),
         ] {
             let rules = ChainRules::of(&chain(vec![rule.clone()]), v4_only);
             assert_eq!(rules.0.len(), number, "{rule:?}");
