@@ -10,19 +10,25 @@
 //! the probes.
 //!
 //! kube builds its layers around its own connector, and these options cannot be set there. So this
-//! module builds the same layers around another connector.
+//! module builds the same layers around another connector. Another layer bounds the size of answers
+//! ([`crate::list_limit`]).
 
+use std::fmt::Debug;
 use std::time::Duration;
 
 use hyper_timeout::TimeoutConnector;
 use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+use kube::api::{Api, ListParams};
 use kube::client::retry::RetryPolicy;
 use kube::client::{Body, ConfigExt as _};
 use kube::{Client, Config};
+use serde::de::DeserializeOwned;
 use tower::retry::RetryLayer;
 use tower::{BoxError, ServiceBuilder, ServiceExt as _};
+
+use crate::list_limit::{BOUNDS, ListLimitLayer};
 
 /// Time limit for the connection, TLS included.
 pub(crate) const CONNECT: Duration = Duration::from_secs(5);
@@ -32,6 +38,8 @@ const IDLE: Duration = Duration::from_secs(10);
 const AGAIN: Duration = Duration::from_secs(5);
 /// Time without an acknowledgement after which a connection is closed.
 const DEAD: Duration = Duration::from_secs(25);
+/// Objects in a page of a list.
+const PAGE: u32 = 500;
 
 /// Creates a client. It sends no request yet.
 ///
@@ -51,6 +59,7 @@ pub fn client(mut config: Config) -> kube::Result<Client> {
     connector.set_write_timeout(config.write_timeout);
     connector.set_reset_reader_on_write(config.reset_reader_on_write);
     let service = ServiceBuilder::new()
+        .layer(ListLimitLayer(BOUNDS))
         .layer(config.base_uri_layer())
         .option_layer(config.default_retry.then(|| RetryLayer::new(RetryPolicy::server_retry())))
         .option_layer(config.auth_layer()?)
@@ -58,6 +67,26 @@ pub fn client(mut config: Config) -> kube::Result<Client> {
         .map_err(BoxError::from)
         .service(HttpClient::builder(TokioExecutor::new()).build::<_, Body>(connector));
     Ok(Client::new(service.boxed(), config.default_namespace))
+}
+
+/// All objects of a list, which is read in pages.
+///
+/// # Errors
+/// The API server does not answer, or refuses the list.
+pub async fn list_all<K>(api: &Api<K>, mut params: ListParams) -> kube::Result<Vec<K>>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    params.limit = Some(PAGE);
+    let mut objects = Vec::new();
+    loop {
+        let page = api.list(&params).await?;
+        objects.extend(page.items);
+        params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
+        if params.continue_token.is_none() {
+            return Ok(objects);
+        }
+    }
 }
 
 /// A connector whose sockets detect a dead peer.

@@ -3,6 +3,7 @@
 //! - [`apiserver`]: the client of the API server, which notices a dead connection.
 //! - [`connections`]: limits on the clients of a listener.
 //! - [`errors`]: an error with its sources as text.
+//! - [`list_limit`]: lists of the API server in parts of bounded size.
 //! - [`logging`]: one line per event on standard error.
 //! - [`http`]: `/metrics`, `/healthz` and `/readyz`.
 //! - [`metrics`]: from the catalogue's declarations to Prometheus' text format.
@@ -15,6 +16,7 @@ pub mod apiserver;
 pub mod connections;
 pub mod errors;
 pub mod http;
+pub mod list_limit;
 pub mod logging;
 pub mod metrics;
 pub mod outbound;

@@ -11,6 +11,7 @@ use tokio::time::timeout;
 use trunkline_api::kube::Lenient;
 use trunkline_api::resources::{AgentSettings, AgentSettingsSpec};
 use trunkline_api::validate::validate_agent_settings;
+use trunkline_daemon::apiserver::list_all;
 
 use super::{resolve, settings};
 use crate::config::Config;
@@ -57,7 +58,7 @@ async fn from_server(file: &Config) -> Option<Known> {
     let nodes: Api<Node> = Api::all(client.clone());
     let labels = nodes.get_metadata(&file.node_name()).await.ok()?.metadata.labels.unwrap_or_default();
     let objects: Api<Lenient<AgentSettingsSpec>> = Api::all(client);
-    let listed = objects.list(&ListParams::default()).await.ok()?;
-    let readable = listed.items.into_iter().filter_map(|object| object.0.ok().map(AgentSettings::from));
+    let listed = list_all(&objects, ListParams::default()).await.ok()?;
+    let readable = listed.into_iter().filter_map(|object| object.0.ok().map(AgentSettings::from));
     Some((readable.filter(|object| validate_agent_settings(object).is_ok()).collect(), labels))
 }

@@ -587,7 +587,7 @@ impl Mirror {
 async fn uuid(client: &Client, patience: Duration) -> Result<String, String> {
     let api: Api<Namespace> = Api::all(client.clone());
     // The right to list Namespaces suffices.
-    let named = ListParams::default().fields("metadata.name=kube-system");
+    let named = ListParams::default().fields("metadata.name=kube-system").limit(1);
     match timeout(patience, api.list(&named)).await {
         Ok(Ok(list)) => {
             let uid = list.items.first().and_then(ResourceExt::uid);

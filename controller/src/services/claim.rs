@@ -153,7 +153,7 @@ pub async fn remove_node_services(context: Context, name: Arc<str>) -> Reconcile
     };
     // The agent of a new node may write before this replica's watch shows the Node.
     let nodes: Api<Node> = Api::all(context.client.clone());
-    let only = ListParams::default().fields(&format!("metadata.name={name}"));
+    let only = ListParams::default().fields(&format!("metadata.name={name}")).limit(1);
     if !context.write(nodes.list_metadata(&only)).await.map_err(failed)?.items.is_empty() {
         return Ok(());
     }

@@ -186,7 +186,7 @@ impl ApiReader {
     pub(super) async fn for_nodeinfo(&self, name: &str) -> Result<Facts, kube::Error> {
         let api: Api<KubeNode> = Api::all(self.client.clone());
         // The controller has the right to list Nodes, for its watch, but not the right to get one.
-        let named = ListParams::default().fields(&format!("metadata.name={name}"));
+        let named = ListParams::default().fields(&format!("metadata.name={name}")).limit(1);
         let node_addresses = api.list(&named).await?.items.first().map(node_addresses);
         Ok(Facts { node_addresses, ..Facts::default() })
     }

@@ -76,6 +76,7 @@ use tokio::sync::{mpsc, watch as latest};
 use trunkline_api::kube::Lenient;
 use trunkline_api::names::label;
 use trunkline_api::resources::{IPInstanceSpec, LabelSelector, NetworkSpec, SubnetSpec};
+use trunkline_daemon::apiserver::list_all;
 use trunkline_daemon::errors::chain;
 
 use crate::drain::Drain;
@@ -241,12 +242,12 @@ pub async fn check(connection: &Connection, node: &str) -> anyhow::Result<String
         |what: &str, error: ::kube::Error| anyhow::anyhow!("{what}: {}", chain(&RequestError::from(error)));
     let version = client().apiserver_version().await.map_err(|error| failed("its version", error))?;
     let networks: Api<Lenient<NetworkSpec>> = Api::all(client());
-    let networks = networks.list(&all).await.map_err(|error| failed("networks", error))?.items;
+    let networks = list_all(&networks, all.clone()).await.map_err(|error| failed("networks", error))?;
     let subnets: Api<Lenient<SubnetSpec>> = Api::all(client());
-    let subnets = subnets.list(&all).await.map_err(|error| failed("subnets", error))?.items;
+    let subnets = list_all(&subnets, all).await.map_err(|error| failed("subnets", error))?;
     let instances: Api<Lenient<IPInstanceSpec>> = Api::all(client());
     let own = ListParams::default().labels(&format!("{}={node}", label::NODE));
-    let instances = instances.list(&own).await.map_err(|error| failed("ipinstances", error))?.items;
+    let instances = list_all(&instances, own).await.map_err(|error| failed("ipinstances", error))?;
     let nodes: Api<Node> = Api::all(client());
     nodes.get_metadata(node).await.map_err(|error| failed(&format!("Node {node}"), error))?;
     let mut words = format!(
