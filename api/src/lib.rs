@@ -9,6 +9,7 @@
 //! - [`fault`]: a fault in a resource.
 //! - [`validate`]: the rules for resources, alone, together and on one node.
 //! - `kube` (feature `kube`): the resources as objects of the API server, and their CRDs.
+//! - [`kept`]: what the controller keeps of objects that tenants write, and the bounds.
 //! - [`names`]: annotations, labels and finalizers.
 //! - [`network_policy`]: NetworkPolicies and ClusterNetworkPolicies, and their tolerant reader.
 //! - [`pod`]: the annotations and labels of a pod or its namespace.
@@ -24,6 +25,7 @@ pub mod bandwidth;
 pub mod control;
 pub mod fault;
 pub mod interfaces;
+pub mod kept;
 #[cfg(feature = "kube")]
 pub mod kube;
 pub mod manifest;

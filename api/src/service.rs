@@ -140,6 +140,14 @@ pub struct ServiceRequest {
     pub sharing_key: Option<String>,
 }
 
+/// The annotations of a Service about its addresses.
+pub fn request_annotations() -> impl Iterator<Item = &'static str> {
+    let own = [annotation::ADDRESSES, annotation::POOL, annotation::SHARING_KEY];
+    let metallb =
+        [&annotation::metallb::ADDRESSES, &annotation::metallb::POOL, &annotation::metallb::SHARING_KEY];
+    own.into_iter().chain(metallb.into_iter().flatten().copied())
+}
+
 impl ServiceRequest {
     /// The request of the Service `namespace/name` with these annotations and this
     /// `spec.loadBalancerIP`. The field counts only without an annotation for the addresses.

@@ -12,13 +12,17 @@ use serde::Deserialize;
 use serde_json::Value;
 use trunkline_api::fault::{Fault, annotation_field};
 use trunkline_api::interfaces::{self, Interface};
+use trunkline_api::kept;
 use trunkline_api::kube_resource;
 use trunkline_api::names::annotation;
+use trunkline_api::pod::MAX_SUBNETS;
 
 use crate::cluster::{Cluster, Key};
 
 /// The type of Trunkline's CNI plugin.
 const PLUGIN: &str = "trunkline-cni";
+/// Longest kept text of a definition: one more octet than the longest list of Subnets.
+const MAX_TEXT: usize = MAX_SUBNETS * (kept::MAX_NAME + 1) + 1;
 
 /// A NetworkAttachmentDefinition of `k8s.cni.cncf.io/v1`.
 #[derive(Clone, Debug, Deserialize)]
@@ -53,8 +57,10 @@ impl MultusNetwork {
         let config: Value = serde_json::from_str(config).ok()?;
         let plugins = config.get("plugins").and_then(Value::as_array);
         let plugin = plugins.and_then(|plugins| plugins.first()).unwrap_or(&config);
-        let text = |name: &str| plugin.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
-        (text("type") == PLUGIN).then(|| MultusNetwork { network: text("network"), subnet: text("subnet") })
+        let text = |name: &str| plugin.get(name).and_then(Value::as_str).unwrap_or_default();
+        // A longer text is a fault of the pod that uses it, and so is the cut one.
+        let owned = |name: &str| kept::cut(text(name), MAX_TEXT).to_owned();
+        (text("type") == PLUGIN).then(|| MultusNetwork { network: owned("network"), subnet: owned("subnet") })
     }
 }
 

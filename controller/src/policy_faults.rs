@@ -9,8 +9,13 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::ObjectReference;
 
+use trunkline_api::kept;
+
 use crate::cluster::{Key, Table};
 use crate::events::{Events, reason};
+
+/// Most octets of the text about a policy. An event has at most 1024.
+const MAX_TEXT: usize = 900;
 
 /// A kind of policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +83,7 @@ impl PolicyFaults {
             table.remove(key);
             return false;
         }
-        let policy = FaultyPolicy { uid: uid.into(), text: faults.join("; ") };
+        let policy = FaultyPolicy { uid: uid.into(), text: bounded(faults) };
         if table.set(key.clone(), policy.clone()).as_ref() == Some(&policy) {
             return false;
         }
@@ -109,6 +114,22 @@ impl PolicyFaults {
             table.remove(&key);
         }
     }
+}
+
+/// The texts of the first faults, and the number of all others.
+fn bounded(faults: &[String]) -> String {
+    let mut text = String::new();
+    for (index, fault) in faults.iter().enumerate() {
+        if text.len() + fault.len() > MAX_TEXT {
+            let rest = faults.len() - index;
+            return format!("{}; {rest} more faults", kept::cut(&text, MAX_TEXT));
+        }
+        if index > 0 {
+            text.push_str("; ");
+        }
+        text.push_str(fault);
+    }
+    text
 }
 
 #[cfg(test)]
@@ -142,6 +163,15 @@ mod tests {
         assert!(set(&mut faults, "bad", "u3", &["a", "b"]), "a new policy of the same name");
         assert!(!set(&mut faults, "bad", "u3", &[]));
         assert_eq!(faults.count(KIND), 0);
+    }
+
+    #[test]
+    fn text_about_a_policy_is_bounded() {
+        let many: Vec<String> = (0..10_000).map(|number| format!("spec.ingress[{number}]: x")).collect();
+        let text = bounded(&many);
+        assert!(text.len() < 1024 && text.ends_with(" more faults"), "{text}");
+        assert_eq!(bounded(&["x".repeat(1 << 20)]), "; 1 more faults");
+        assert_eq!(bounded(&["a".to_owned(), "b".to_owned()]), "a; b");
     }
 
     #[test]

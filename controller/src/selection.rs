@@ -77,6 +77,9 @@ pub fn select(
     }
     let preferences = match cluster.namespace(&pod.namespace) {
         Some(found) => {
+            if let Some(fault) = found.size_fault("Namespace", &pod.namespace) {
+                return Err(vec![fault]);
+            }
             AddressPreferences::read("Namespace", &pod.namespace, &found.annotations, &found.labels)?
         }
         None => AddressPreferences::default(),

@@ -6,6 +6,8 @@
 //! event that is older than the row is ignored. No event causes a scan of all pods or all
 //! IPInstances: every look-up has an index, which each change updates.
 
+#[cfg(test)]
+mod bounds_tests;
 mod interner;
 pub mod pod;
 mod row;
@@ -24,8 +26,8 @@ use crate::remote::Mirrored;
 
 pub use interner::Interner;
 pub use row::{
-    InstanceRow, Key, NamespaceRow, NetworkingMetadata, NodeRow, Owner, PodLifecycle, PodRow, pod_label,
-    version,
+    InstanceRow, Key, NamespaceRow, NetworkingMetadata, NodeRow, Owner, PodLifecycle, PodRow, all_labels,
+    pod_label, version,
 };
 pub use table::Table;
 pub use vm::VirtualMachines;
@@ -123,9 +125,9 @@ impl Cluster {
         self.namespaces.get(name).map(|row| &row.networking)
     }
 
-    /// All labels of a namespace.
-    pub fn namespace_labels(&self, name: &str) -> Option<&BTreeMap<String, String>> {
-        self.namespaces.get(name).map(|row| &row.labels)
+    /// All labels of a namespace; `Some(None)` if they exceed their bound.
+    pub fn namespace_labels(&self, name: &str) -> Option<Option<&BTreeMap<String, String>>> {
+        self.namespaces.get(name).map(|row| row.labels.as_ref())
     }
 
     /// A pod. Only the leader has pods.

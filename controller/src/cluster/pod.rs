@@ -68,6 +68,9 @@ struct PodIp {
     ip: String,
 }
 
+/// Most addresses of a pod that count: the API server allows one of each family.
+const MAX_ADDRESSES: usize = 2;
+
 impl Pod {
     /// Whether the node evicted it.
     pub fn is_evicted(&self) -> bool {
@@ -100,7 +103,7 @@ impl Pod {
 
     /// The addresses that the kubelet reports.
     pub fn addresses(&self) -> Vec<IpAddr> {
-        self.status.pod_ips.iter().filter_map(|pod_ip| pod_ip.ip.parse().ok()).collect()
+        self.status.pod_ips.iter().filter_map(|pod_ip| pod_ip.ip.parse().ok()).take(MAX_ADDRESSES).collect()
     }
 }
 

@@ -12,9 +12,11 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use trunkline_api::fault::Fault;
 use trunkline_api::interfaces::{Interface, InterfaceSettings};
+use trunkline_api::kept::{self, TooLarge};
 use trunkline_api::kube::{IPInstanceObject, node_addresses};
-use trunkline_api::names::{annotation, condition, finalizer, label};
+use trunkline_api::names::{annotation, condition, finalizer};
 use trunkline_api::pod::IpFamily;
 use trunkline_api::resources::{LabelSelector, MigrationTarget, Retention, parse_mac};
 use trunkline_daemon::versions;
@@ -45,19 +47,48 @@ impl std::fmt::Display for Key {
     }
 }
 
-/// Annotations and labels about networking; rows omit all others.
+/// The annotations and labels about networking that the controller reads; rows omit all others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NetworkingMetadata {
     /// Annotations.
     pub annotations: BTreeMap<String, String>,
     /// Labels.
     pub labels: BTreeMap<String, String>,
+    /// They exceed their bound. None of them is kept, and no address follows from them.
+    pub too_large: Option<TooLarge>,
 }
 
 impl NetworkingMetadata {
-    /// Extracts them from an object's metadata.
-    pub fn of(metadata: &ObjectMeta) -> Self {
-        NetworkingMetadata { annotations: ours(&metadata.annotations), labels: ours(&metadata.labels) }
+    /// Those of a pod.
+    pub fn of_pod(metadata: &ObjectMeta) -> Self {
+        NetworkingMetadata::of(metadata, &kept::POD_ANNOTATIONS, &kept::POD_LABELS)
+    }
+
+    /// Those of a Namespace.
+    pub fn of_namespace(metadata: &ObjectMeta) -> Self {
+        NetworkingMetadata::of(metadata, &kept::NAMESPACE_ANNOTATIONS, &kept::NAMESPACE_LABELS)
+    }
+
+    fn of(metadata: &ObjectMeta, annotations: &[&str], labels: &[&str]) -> Self {
+        let (all_annotations, all_labels) = (metadata.annotations.as_ref(), metadata.labels.as_ref());
+        let octets = kept::octets_of(all_annotations, annotations) + kept::octets_of(all_labels, labels);
+        match kept::check(octets, kept::MAX_NETWORKING) {
+            Ok(()) => NetworkingMetadata {
+                annotations: kept::keep(all_annotations, annotations),
+                labels: kept::keep(all_labels, labels),
+                too_large: None,
+            },
+            Err(too_large) => {
+                NetworkingMetadata { too_large: Some(too_large), ..NetworkingMetadata::default() }
+            }
+        }
+    }
+
+    /// The fault if they exceed their bound.
+    pub fn size_fault(&self, kind: &'static str, name: &str) -> Option<Fault> {
+        let too_large = self.too_large?;
+        let field = "metadata.annotations and metadata.labels about networks".to_owned();
+        Some(Fault { kind, name: name.to_owned(), field, message: too_large.to_string() })
     }
 }
 
@@ -66,41 +97,35 @@ impl NetworkingMetadata {
 pub struct NamespaceRow {
     /// Its annotations and labels about networking, for pods.
     pub networking: NetworkingMetadata,
-    /// All its labels, for the selectors of ServicePools.
-    pub labels: BTreeMap<String, String>,
+    /// All its labels, for the selectors of ServicePools. None if they exceed their bound: then no
+    /// pool with a selector of Namespaces selects its Services.
+    pub labels: Option<BTreeMap<String, String>>,
 }
 
 impl NamespaceRow {
     /// Row of a namespace from the API server.
     pub fn of(metadata: &ObjectMeta) -> Self {
         NamespaceRow {
-            networking: NetworkingMetadata::of(metadata),
-            labels: metadata.labels.clone().unwrap_or_default(),
+            networking: NetworkingMetadata::of_namespace(metadata),
+            labels: all_labels(metadata).ok(),
         }
     }
+}
+
+/// All labels of an object, within their bound.
+///
+/// # Errors
+/// They exceed the bound.
+pub fn all_labels(metadata: &ObjectMeta) -> Result<BTreeMap<String, String>, TooLarge> {
+    kept::check(kept::octets(metadata.labels.as_ref()), kept::MAX_LABELS)?;
+    Ok(metadata.labels.clone().unwrap_or_default())
 }
 
 #[cfg(test)]
 impl From<NetworkingMetadata> for NamespaceRow {
     fn from(networking: NetworkingMetadata) -> Self {
-        NamespaceRow { networking, labels: BTreeMap::new() }
+        NamespaceRow { networking, labels: Some(BTreeMap::new()) }
     }
-}
-
-fn ours(map: &Option<BTreeMap<String, String>>) -> BTreeMap<String, String> {
-    let kept = |name: &str| {
-        name.starts_with("networking.alibaba.com/")
-            || [
-                label::MIGRATION_JOB,
-                annotation::CALICO_POD_IPS,
-                annotation::EXTRA_PREFIXES,
-                annotation::IP_RETENTION,
-                annotation::MULTUS_NETWORKS,
-            ]
-            .contains(&name)
-    };
-    let own = map.iter().flatten().filter(|(name, _)| kept(name));
-    own.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
 /// The controller of an object, such as the StatefulSet of a pod.
@@ -120,6 +145,14 @@ impl Owner {
     /// The controller among an object's owners.
     pub fn controller(references: &Option<Vec<OwnerReference>>, interner: &mut Interner) -> Option<Self> {
         let reference = references.iter().flatten().find(|reference| reference.controller == Some(true))?;
+        // The API server does not limit the fields of a reference. No object has longer ones.
+        let is_real = reference.api_version.len() <= kept::MAX_API_VERSION
+            && [&reference.kind, &reference.name, &reference.uid]
+                .iter()
+                .all(|text| text.len() <= kept::MAX_NAME);
+        if !is_real {
+            return None;
+        }
         Some(Owner {
             api_version: interner.get(&reference.api_version),
             kind: interner.get(&reference.kind),
@@ -196,7 +229,7 @@ impl PodRow {
                 .map(|name| interner.get(name)),
             host_network: pod.spec.host_network,
             owner: Owner::controller(&pod.metadata.owner_references, interner),
-            networking: NetworkingMetadata::of(&pod.metadata),
+            networking: NetworkingMetadata::of_pod(&pod.metadata),
             life,
             running: pod.is_running(),
             started: pod.has_started(),
@@ -213,6 +246,7 @@ impl PodRow {
         PodRow {
             networking: NetworkingMetadata {
                 annotations: annotations.unwrap_or_default(),
+                too_large: self.networking.too_large,
                 ..NetworkingMetadata::default()
             },
             // The kubelet reports the addresses of eth0, and the finalizer is the pod's.
@@ -378,7 +412,8 @@ impl NodeRow {
             conditions.filter(|condition| condition.type_ == condition::NETWORK_UNAVAILABLE);
         NodeRow {
             uid: node.metadata.uid.as_deref().unwrap_or_default().into(),
-            labels: node.metadata.labels.clone().unwrap_or_default(),
+            // A node with too many labels is in no Network with a nodeSelector.
+            labels: all_labels(&node.metadata).unwrap_or_default(),
             unavailable: unavailable.next().map(|condition| {
                 (condition.status == "True", condition.reason.as_deref().unwrap_or_default().into())
             }),

@@ -341,6 +341,9 @@ impl ControllerState {
         random: u32,
     ) -> Result<Plan, AllocationRefusal> {
         let OwnSubject { key: pod_key, pod, vm } = subject;
+        if let Some(fault) = pod.networking.size_fault("Pod", &pod_key.name) {
+            return Err(AllocationRefusal::Annotations(vec![fault]));
+        }
         let selection = match &decision.selector {
             AddressSelector::Kept { network, family, .. } | AddressSelector::Missing { network, family } => {
                 let network_type =

@@ -7,6 +7,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use trunkline_api::interfaces::InterfaceName;
+use trunkline_api::kept::TooLarge;
 use trunkline_api::names::annotation;
 
 use super::{AllocationRefusal, AssignPlan, Plan, PlannedInterface};
@@ -729,4 +730,19 @@ fn instances_follow_a_change_of_the_retention() {
     assert_eq!(planned(&mut state), None);
     let planned = state.plan_eth0(&key("web-0"), &policy(), 1, later(3_600));
     assert!(matches!(planned, Ok(Plan::Expire(_))), "{planned:?}");
+}
+
+#[test]
+fn a_pod_with_too_large_annotations_gets_no_address() {
+    let mut state = state();
+    let mut large = pod("n1", "ReplicaSet", &[]);
+    let too_large = Some(TooLarge { octets: 40_000, bound: 32_768 });
+    large.networking.too_large = too_large;
+    let refused = plan(&mut state, "web-1", large).unwrap_err();
+    assert_eq!(refused.reason(), "annotation");
+    assert!(refused.to_string().contains("40000 octets are set, and at most 32768"), "{refused}");
+    let namespace = NetworkingMetadata { too_large, ..NetworkingMetadata::default() };
+    state.set_namespace(&"default".into(), namespace.into());
+    let refused = plan(&mut state, "web-2", pod("n1", "ReplicaSet", &[])).unwrap_err();
+    assert!(refused.to_string().starts_with("Namespace default: metadata.annotations"), "{refused}");
 }

@@ -17,6 +17,7 @@ use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::core::ObjectMeta;
 use serde_json::json;
 use tokio::time::sleep;
+use trunkline_api::kept;
 use trunkline_api::names::{REMOTE_ENDPOINTS_MANAGER, annotation, label};
 use trunkline_api::pod::is_global_service;
 use trunkline_api::resources::RemoteConditions;
@@ -60,7 +61,7 @@ impl GlobalRow {
         let affinity = match annotations.get(annotation::GLOBAL_SERVICE_AFFINITY).map(String::as_str) {
             None | Some("" | "none") => Affinity::None,
             Some("local") => Affinity::Local,
-            Some(other) => Affinity::Unknown(other.into()),
+            Some(other) => Affinity::Unknown(kept::cut(other, kept::MAX_NAME).into()),
         };
         Some(GlobalRow { uid: service.uid.as_deref().unwrap_or_default().into(), affinity })
     }

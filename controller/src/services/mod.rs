@@ -450,3 +450,6 @@ pub(crate) fn allocated_by_subnet(subnet: &Subnet, range: &ParsedRange) -> Vec<S
 mod fake;
 #[cfg(test)]
 mod model_tests;
+
+#[cfg(test)]
+mod bounds_tests;

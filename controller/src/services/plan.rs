@@ -359,7 +359,8 @@ fn selections(
     service: &ServiceRow,
 ) -> BTreeMap<Arc<str>, PoolSelection> {
     let empty = BTreeMap::new();
-    let namespace = cluster.namespace_labels(&key.namespace).unwrap_or(&empty);
+    // A Namespace that the watch has not shown has no labels.
+    let namespace = cluster.namespace_labels(&key.namespace).unwrap_or(Some(&empty));
     let all = rows.pools.iter();
     all.map(|(name, pool)| (Arc::clone(name), pool.selection(&service.labels, namespace))).collect()
 }

@@ -12,17 +12,19 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use kube::core::ObjectMeta;
 use rustc_hash::FxHasher;
+use trunkline_api::fault::Fault;
+use trunkline_api::kept;
 use trunkline_api::kube::{Lenient, Object, ServiceAddressObject};
-use trunkline_api::names::condition;
+use trunkline_api::names::{condition, full_name};
 use trunkline_api::resources::{
     IpVersion, LabelSelector, PoolMode, ServiceAddressSpec, ServiceAddressStatus, ServicePoolSpec,
     ServicePoolStatus,
 };
-use trunkline_api::service::{ServiceRequest, conflicts};
+use trunkline_api::service::{ServiceRequest, conflicts, request_annotations};
 
 use super::ipam::{Exposure, PoolSelection, ServiceId, Span};
 use super::object::{LoadBalancerStatus, Service, ServicePort};
-use crate::cluster::{Interner, Key, Table, version};
+use crate::cluster::{Interner, Key, Table, all_labels, version};
 use crate::ipam::named_address;
 
 /// Row of a Service of type LoadBalancer, or of one that was of this type.
@@ -149,7 +151,14 @@ impl ServiceRow {
         let annotations = metadata.annotations.as_ref().unwrap_or(&empty);
         let name = |text: &Option<String>| text.as_deref().unwrap_or_default().to_owned();
         let (namespace, name) = (name(&metadata.namespace), name(&metadata.name));
-        let request = ServiceRequest::read(&namespace, &name, annotations, spec.load_balancer_ip.as_deref());
+        let size = size_fault(service);
+        let (annotations, ip) = match size {
+            None => (annotations, spec.load_balancer_ip.as_deref()),
+            Some(_) => (&empty, None),
+        };
+        let request = ServiceRequest::read(&namespace, &name, annotations, ip);
+        let request = request
+            .map_err(|faults| faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ").into());
         let LoadBalancerStatus { ingress } = &service.status.load_balancer;
         Some(ServiceRow {
             uid: metadata.uid.as_deref().unwrap_or_default().into(),
@@ -159,17 +168,15 @@ impl ServiceRow {
             deleting: metadata.deletion_timestamp.is_some(),
             load_balancer: service.is_load_balancer(),
             class: spec.load_balancer_class.as_deref().map(|class| interner.get(class)),
-            labels: metadata.labels.clone().unwrap_or_default(),
+            labels: all_labels(metadata).unwrap_or_default(),
             families: spec.ip_families.iter().filter_map(|family| family.version()).collect(),
             needs_all: spec.ip_family_policy.as_deref() != Some("PreferDualStack"),
             exposure: Exposure {
-                ports: spec.ports.iter().filter_map(ServicePort::key).collect(),
+                ports: spec.ports.iter().filter_map(ServicePort::key).take(kept::MAX_SERVICE_PORTS).collect(),
                 policy: spec.policy(),
                 selector: hash(&spec.selector),
             },
-            request: request.map_err(|faults| {
-                faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ").into()
-            }),
+            request: size.map_or(request, |fault| Err(fault.to_string().into())),
             conflicts: conflicts(annotations).iter().map(|conflict| conflict.to_string().into()).collect(),
             ingress: ingress.iter().filter_map(|point| point.ip.as_deref()?.parse().ok()).collect(),
             foreign_ingress: ingress.iter().any(|point| {
@@ -199,6 +206,33 @@ impl ServiceRow {
     pub fn age(&self) -> (Option<Timestamp>, &str) {
         (self.created, &self.uid)
     }
+}
+
+/// The fault of a Service whose parts exceed their bounds.
+fn size_fault(service: &Service) -> Option<Fault> {
+    let (metadata, spec) = (&service.metadata, &service.spec);
+    let name = |text: &Option<String>| text.as_deref().unwrap_or_default().to_owned();
+    let fault = |field: &str, message: String| {
+        let name = full_name(&name(&metadata.namespace), &name(&metadata.name));
+        Some(Fault { kind: "Service", name, field: field.to_owned(), message })
+    };
+    if let Err(error) = all_labels(metadata) {
+        return fault("metadata.labels", error.to_string());
+    }
+    let read: Vec<&str> = request_annotations().collect();
+    let octets = kept::octets_of(metadata.annotations.as_ref(), &read)
+        + spec.load_balancer_ip.as_deref().map_or(0, str::len);
+    if let Err(error) = kept::check(octets, kept::MAX_SERVICE_ANNOTATIONS) {
+        return fault("metadata.annotations about addresses", error.to_string());
+    }
+    let (count, most) = (spec.ports.len(), kept::MAX_SERVICE_PORTS);
+    if count > most {
+        return fault(
+            "spec.ports",
+            format!("has {count} ports, and at most {most} are allowed: write fewer"),
+        );
+    }
+    None
 }
 
 fn hash(selector: &Option<BTreeMap<String, String>>) -> u64 {
@@ -234,13 +268,16 @@ impl PoolRow {
         }
     }
 
-    /// Whether the pool selects a Service with these labels in a namespace with these labels.
+    /// Whether the pool selects a Service with these labels in a namespace with these labels. Without
+    /// labels, because they exceed their bound, only a pool for all namespaces selects the Service.
     pub fn selection(
         &self,
         service: &BTreeMap<String, String>,
-        namespace: &BTreeMap<String, String>,
+        namespace: Option<&BTreeMap<String, String>>,
     ) -> PoolSelection {
-        if !LabelSelector::any_selects(&self.settings.namespace_selectors, namespace) {
+        let selectors = &self.settings.namespace_selectors;
+        let selects = |labels| LabelSelector::any_selects(selectors, labels);
+        if !namespace.map_or(selectors.is_empty(), selects) {
             PoolSelection::OtherNamespace
         } else if !LabelSelector::any_selects(&self.settings.service_selectors, service) {
             PoolSelection::OtherLabels

@@ -23,6 +23,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::{Pod, Toleration};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
 use trunkline_api::interfaces::{self, Interface};
 use trunkline_api::names::{
@@ -37,7 +38,7 @@ use trunkline_api::resources::{IpVersion, Network, NetworkType, Subnet, instance
 use trunkline_api::validate::Fault;
 
 use super::{RuleResult, verdict};
-use crate::cluster::{Cluster, InstanceRow, Interner, Key, Owner, vm};
+use crate::cluster::{Cluster, InstanceRow, Interner, Key, NetworkingMetadata, Owner, vm};
 use crate::selection::{Policy, Selection, select};
 
 /// The taint of a node without a network.
@@ -116,6 +117,17 @@ impl NewPod {
 
     fn fault(&self, annotation: &str, message: String) -> Fault {
         Fault { kind: "Pod", name: self.name.clone(), field: annotation_field(annotation), message }
+    }
+
+    /// Whether its annotations and labels about networks are within their bound. The controller gives
+    /// no address to another pod.
+    fn check_size(&self) -> RuleResult {
+        let metadata = ObjectMeta {
+            annotations: self.annotations.clone(),
+            labels: Some(self.labels.clone()),
+            ..ObjectMeta::default()
+        };
+        verdict(NetworkingMetadata::of_pod(&metadata).size_fault("Pod", &self.name).into_iter().collect())
     }
 
     fn is_stateful(&self, policy: &Policy) -> bool {
@@ -209,6 +221,7 @@ pub fn validate(pod: &NewPod, cluster: &Cluster, policy: &Policy) -> RuleResult 
     if pod.host_network {
         return Ok(());
     }
+    pod.check_size()?;
     let interfaces = interfaces::read(&pod.name, pod.annotations())?;
     let mut found = validate_one(pod, None, cluster, policy).err().unwrap_or_default();
     let mut selector = BTreeMap::new();
