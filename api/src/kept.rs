@@ -26,7 +26,8 @@ pub const POD_ANNOTATIONS: [&str; 11] = [
 pub const POD_LABELS: [&str; 4] =
     [label::SPECIFIED_NETWORK, label::SPECIFIED_SUBNET, label::NETWORK_TYPE, label::MIGRATION_JOB];
 /// The annotations of a Namespace that the controller reads.
-pub const NAMESPACE_ANNOTATIONS: [&str; 4] = [
+pub const NAMESPACE_ANNOTATIONS: [&str; 5] = [
+    annotation::ALLOWED_NETWORKS,
     annotation::SPECIFIED_NETWORK,
     annotation::SPECIFIED_SUBNET,
     annotation::NETWORK_TYPE,

@@ -13,6 +13,7 @@
 //! - [`names`]: annotations, labels and finalizers.
 //! - [`network_policy`]: NetworkPolicies and ClusterNetworkPolicies, and their tolerant reader.
 //! - [`pod`]: the annotations and labels of a pod or its namespace.
+//! - [`tenancy`]: the Networks that a Namespace allows to its pods.
 //! - [`service`]: the annotations and fields of a Service that request its addresses.
 //! - [`pool`]: the addresses of a subnet, and the order of their allocation.
 //! - [`bandwidth`]: the rate limits of a container's interface.
@@ -37,6 +38,7 @@ pub mod policy;
 pub mod pool;
 pub mod resources;
 pub mod service;
+pub mod tenancy;
 pub mod validate;
 mod value;
 

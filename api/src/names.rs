@@ -52,6 +52,9 @@ pub mod annotation {
     pub const GLOBAL_SERVICE_AFFINITY: &str = "trunkline.io/global-service-affinity";
     /// The Network of the address.
     pub const SPECIFIED_NETWORK: &str = "networking.alibaba.com/specified-network";
+    /// On a Namespace: Networks that its pods may use besides that of [`SPECIFIED_NETWORK`], separated
+    /// by commas: [`crate::tenancy::NetworkBinding`].
+    pub const ALLOWED_NETWORKS: &str = "trunkline.io/allowed-networks";
     /// The Subnet of the address, for dual stack as `v4/v6`. Several Subnets as `a,b`, in order of
     /// preference.
     pub const SPECIFIED_SUBNET: &str = "networking.alibaba.com/specified-subnet";

@@ -52,6 +52,12 @@ pub struct Config {
     #[arg(long, default_value = "", hide_default_value = true, value_parser = LabelSelector::from_str)]
     pub pod_label_selector: LabelSelector,
 
+    /// Restrict the pods of a Namespace with the annotation or label
+    /// networking.alibaba.com/specified-network to this Network and to those of its annotation
+    /// trunkline.io/allowed-networks
+    #[arg(long, action = clap::ArgAction::Set, default_value_t = false)]
+    pub tenancy: bool,
+
     /// How long the mirrored objects of a RemoteCluster stay while its API server does not answer or
     /// refuses requests, in seconds, 0 to 4294967295; 0: no limit
     #[arg(long, value_name = "SECONDS", default_value_t = 86_400)]
@@ -133,6 +139,7 @@ impl Config {
             retain: self.default_ip_retain,
             stateful_kinds: self.stateful_workload_kinds.clone(),
             pod_selector: self.pod_label_selector.clone(),
+            tenancy: self.tenancy,
         }
     }
 

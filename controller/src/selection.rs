@@ -12,6 +12,7 @@ use trunkline_api::names::annotation::{SPECIFIED_NETWORK, SPECIFIED_SUBNET};
 use trunkline_api::names::label;
 use trunkline_api::pod::{AddressPreferences, IpFamily, SubnetNames, annotation_field};
 use trunkline_api::resources::{IpVersion, LabelSelector, Network, NetworkType};
+use trunkline_api::tenancy::{NetworkBinding, NetworkNotAllowed};
 use trunkline_api::validate::Fault;
 
 use crate::cluster::{Cluster, Key, Owner};
@@ -29,6 +30,8 @@ pub struct Policy {
     pub stateful_kinds: Vec<String>,
     /// The pods that get addresses: `--pod-label-selector`.
     pub pod_selector: LabelSelector,
+    /// Whether a Namespace binds its pods to its Networks: `--tenancy`.
+    pub tenancy: bool,
 }
 
 impl Policy {
@@ -85,6 +88,49 @@ pub fn select(
         None => AddressPreferences::default(),
     };
     resolve(cluster, "Namespace", &pod.namespace, preferences, policy)
+}
+
+/// The reason why a pod gets no address of a Network. Its text is the text of the pod's event.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TenancyError {
+    /// The Namespace was not listed yet.
+    #[error("Namespace {namespace} is not known yet: the Networks of its pods follow from it")]
+    UnknownNamespace {
+        /// The Namespace.
+        namespace: String,
+    },
+    /// Annotations of the Namespace have a fault.
+    #[error(transparent)]
+    Namespace(#[from] Fault),
+    /// The Namespace does not allow the Network.
+    #[error(transparent)]
+    NotAllowed(#[from] NetworkNotAllowed),
+}
+
+/// Whether the pods of a namespace may have addresses of this Network. `None` means that the Network
+/// is not known yet.
+///
+/// # Errors
+/// They may not.
+pub fn check_tenancy(
+    cluster: &Cluster,
+    namespace: &str,
+    network: Option<&str>,
+    policy: &Policy,
+) -> Result<(), TenancyError> {
+    if !policy.tenancy {
+        return Ok(());
+    }
+    let Some(found) = cluster.namespace(namespace) else {
+        return Err(TenancyError::UnknownNamespace { namespace: namespace.to_owned() });
+    };
+    if let Some(fault) = found.size_fault("Namespace", namespace) {
+        return Err(fault.into());
+    }
+    match NetworkBinding::read(&found.annotations, &found.labels) {
+        Some(binding) => Ok(binding.check(namespace, network)?),
+        None => Ok(()),
+    }
 }
 
 /// The selection by the retained addresses of an allocation key.

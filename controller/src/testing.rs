@@ -30,6 +30,7 @@ pub(crate) fn policy() -> Policy {
         network_type: NetworkType::Underlay,
         retain: true,
         stateful_kinds: vec!["StatefulSet".to_owned()],
+        tenancy: false,
         pod_selector: LabelSelector::default(),
     }
 }

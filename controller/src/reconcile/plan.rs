@@ -27,7 +27,7 @@ use crate::cluster::vm::vm_of_key;
 use crate::cluster::{Key, Owner, PodLifecycle, PodRow};
 use crate::ipam::{AddressRequest, AllocateError, AllocatedAddresses};
 use crate::multus;
-use crate::selection::{PlaceError, Policy, Selection, place, select};
+use crate::selection::{PlaceError, Policy, Selection, TenancyError, check_tenancy, place, select};
 use crate::state::{ControllerState, PendingCreate, WaitsFor};
 
 /// Writes for a pod.
@@ -127,6 +127,9 @@ pub enum AllocationRefusal {
     /// The pod has no network on its node.
     #[error(transparent)]
     Network(#[from] PlaceError),
+    /// The pod's Namespace does not allow the network.
+    #[error(transparent)]
+    Tenancy(#[from] TenancyError),
     /// The kubelet reports an address that the pod does not get.
     #[error(transparent)]
     Report(#[from] RefusedReport),
@@ -157,7 +160,7 @@ impl AllocationRefusal {
     pub fn reason(&self) -> &'static str {
         match self {
             AllocationRefusal::Annotations(_) | AllocationRefusal::Pools(_) => "annotation",
-            AllocationRefusal::Network(_) => "network",
+            AllocationRefusal::Network(_) | AllocationRefusal::Tenancy(_) => "network",
             AllocationRefusal::Allocate(AllocateError::Exhausted { .. }) => "exhausted",
             AllocationRefusal::UnknownVm { .. } | AllocationRefusal::VmInUse { .. } => "vm",
             AllocationRefusal::Report(_) | AllocationRefusal::Allocate(_) => "address",
@@ -368,6 +371,12 @@ impl ControllerState {
             Ok(network) => network,
             Err(refused) => return Err(self.wait(key, refused.into())),
         };
+        // The other address of a pair follows the first one.
+        if !matches!(decision.selector, AddressSelector::Missing { .. })
+            && let Err(refused) = check_tenancy(&self.cluster, &key.namespace, Some(network.name()), policy)
+        {
+            return Err(self.wait(key, refused.into()));
+        }
         let (addresses, family, requested) = match &decision.selector {
             AddressSelector::Any => (&[][..], selection.family, selection.family),
             AddressSelector::Kept { addresses, family, .. } => (&addresses[..], *family, of(addresses)),

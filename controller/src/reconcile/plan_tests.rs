@@ -746,3 +746,73 @@ fn a_pod_with_too_large_annotations_gets_no_address() {
     let refused = plan(&mut state, "web-2", pod("n1", "ReplicaSet", &[])).unwrap_err();
     assert!(refused.to_string().starts_with("Namespace default: metadata.annotations"), "{refused}");
 }
+
+/// The controller decides, also while the webhook is absent.
+#[test]
+fn pods_of_a_bound_namespace_get_addresses_of_its_networks_only() {
+    let policy = Policy { tenancy: true, ..policy() };
+    let bind = |state: &mut ControllerState, pairs: &[(&str, &str)]| {
+        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        let annotations = pairs.iter().map(owned).collect();
+        state.set_namespace(
+            &"default".into(),
+            NetworkingMetadata { annotations, ..NetworkingMetadata::default() }.into(),
+        );
+    };
+    let own = (annotation::SPECIFIED_NETWORK, "rack");
+    let list = r#"[{"name": "net1", "network": "over", "defaultRoute": true}]"#;
+    // Each annotation, the number of the pod's interfaces, and whether the last one is refused.
+    for (annotations, interfaces, refused) in [
+        (&[][..], 1, false),
+        (&[own], 1, false),
+        (&[(annotation::SPECIFIED_NETWORK, "over")], 1, true),
+        (&[(annotation::SPECIFIED_SUBNET, "over-v4")], 1, true),
+        (&[(annotation::NETWORK_TYPE, "Overlay")], 1, true),
+        (&[own, (annotation::INTERFACES, list)], 2, true),
+        (&[(annotation::MULTUS_NETWORKS, "over")], 2, true),
+    ] {
+        for (namespace, is_bound) in
+            [(&[own][..], true), (&[own, (annotation::ALLOWED_NETWORKS, "over")], false), (&[], false)]
+        {
+            let mut state = state();
+            state.cluster.multus.begin();
+            let network = crate::multus::MultusNetwork { network: "over".to_owned(), subnet: String::new() };
+            state.cluster.multus.set(key("over"), Some(network));
+            assert!(state.cluster.multus.end().is_empty());
+            bind(&mut state, namespace);
+            state.set_pod(&key("web-1"), pod("n1", "ReplicaSet", annotations));
+            let plans = state.plan_pod(&key("web-1"), &policy, 1, now());
+            assert_eq!(plans.len(), interfaces, "{annotations:?}");
+            let last = plans.last().unwrap();
+            match last {
+                Err(AllocationRefusal::Tenancy(error)) => {
+                    assert!(refused && is_bound, "{annotations:?} in {namespace:?}: {error}");
+                    assert!(error.to_string().contains(annotation::ALLOWED_NETWORKS));
+                }
+                Ok(Plan::Assign(_)) => assert!(!refused || !is_bound, "{annotations:?} in {namespace:?}"),
+                other => panic!("{annotations:?} in {namespace:?}: {other:?}"),
+            }
+        }
+    }
+    // The Namespace is not known yet. Its arrival wakes the pod.
+    let mut state = state();
+    state.set_pod(&key("web-1"), pod("n1", "ReplicaSet", &[own]));
+    let refused = state.plan_eth0(&key("web-1"), &policy, 1, now()).unwrap_err().to_string();
+    assert!(refused.contains("Namespace default is not known yet"), "{refused}");
+    assert!(state.term.as_ref().unwrap().waiting.contains(&key("web-1")));
+    // An address of another Network in ip-pool.
+    bind(&mut state, &[own]);
+    let pool = pod("n1", "StatefulSet", &[(annotation::IP_POOL, "10.9.0.7,10.9.0.7")]);
+    let refused = plan_with(&mut state, "web-1", pool, &policy).unwrap_err();
+    assert_eq!(refused.reason(), "address");
+}
+
+fn plan_with(
+    state: &mut ControllerState,
+    name: &str,
+    pod: PodRow,
+    policy: &Policy,
+) -> Result<Plan, AllocationRefusal> {
+    state.set_pod(&key(name), pod);
+    state.plan_eth0(&key(name), policy, 1, now())
+}

@@ -39,7 +39,8 @@ use trunkline_api::validate::Fault;
 
 use super::{RuleResult, verdict};
 use crate::cluster::{Cluster, InstanceRow, Interner, Key, NetworkingMetadata, Owner, vm};
-use crate::selection::{Policy, Selection, select};
+use crate::multus;
+use crate::selection::{Policy, Selection, TenancyError, check_tenancy, select};
 
 /// The taint of a node without a network.
 const NETWORK_UNAVAILABLE: &str = "node.kubernetes.io/network-unavailable";
@@ -224,6 +225,7 @@ pub fn validate(pod: &NewPod, cluster: &Cluster, policy: &Policy) -> RuleResult 
     pod.check_size()?;
     let interfaces = interfaces::read(&pod.name, pod.annotations())?;
     let mut found = validate_one(pod, None, cluster, policy).err().unwrap_or_default();
+    found.extend(multus_faults(pod, cluster, policy));
     let mut selector = BTreeMap::new();
     for interface in &interfaces {
         let own = pod.for_interface(interface);
@@ -281,6 +283,7 @@ fn validate_one(pod: &NewPod, interface: Option<&str>, cluster: &Cluster, policy
             found.push(pod.fault(field, message));
         }
     }
+    found.extend(tenancy_fault(pod, interface, &selection, cluster, policy));
     match Pools::read(&pod.name, pod.annotations()) {
         Err(mut faults) => found.append(&mut faults),
         Ok(pools) => {
@@ -303,6 +306,45 @@ fn validate_one(pod: &NewPod, interface: Option<&str>, cluster: &Cluster, policy
         found.extend(capacity(pod, cluster, &selection));
     }
     verdict(found)
+}
+
+/// The fault if the pod's Namespace does not allow the Network of an interface. The Namespace's own
+/// Network needs no check. An Underlay Network that follows from the node is not known yet: the
+/// controller checks it.
+fn tenancy_fault(
+    pod: &NewPod,
+    interface: Option<&str>,
+    selection: &Selection,
+    cluster: &Cluster,
+    policy: &Policy,
+) -> Option<Fault> {
+    if interface.is_none() && pod.preferences().ok()?.is_empty() {
+        return None;
+    }
+    let of_type = || match selection.network_type {
+        NetworkType::Underlay => None,
+        only => cluster.network_of_type(only).map(|network| network.name()),
+    };
+    let network = selection.network.as_deref().or_else(of_type);
+    match check_tenancy(cluster, &pod.namespace, network, policy) {
+        // The controller waits for the Namespace.
+        Ok(()) | Err(TenancyError::UnknownNamespace { .. }) => None,
+        Err(refused) => Some(pod.fault(annotation::SPECIFIED_NETWORK, refused.to_string())),
+    }
+}
+
+/// The faults of interfaces that Multus adds, if their Networks are not allowed. Only the leader knows
+/// the NetworkAttachmentDefinitions; the controller decides again.
+fn multus_faults(pod: &NewPod, cluster: &Cluster, policy: &Policy) -> Vec<Fault> {
+    let all = multus::interfaces(cluster, &pod.key(), pod.annotations()).unwrap_or_default();
+    let refused = all.iter().filter(|interface| interface.by_multus).filter_map(|interface| {
+        let own = pod.for_interface(interface);
+        let selection = own.select(cluster, None, policy).ok()?;
+        let fault = tenancy_fault(&own, Some(&interface.name), &selection, cluster, policy)?;
+        let message = format!("interface {}: {}", interface.name, fault.message);
+        Some(pod.fault(annotation::MULTUS_NETWORKS, message))
+    });
+    refused.collect()
 }
 
 /// An unknown object on which the decision about a pod depends.

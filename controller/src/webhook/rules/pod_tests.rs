@@ -518,3 +518,65 @@ fn unknown_names_are_reported_as_missing() {
         assert_eq!(missing(&pod, &cluster), wanted, "{pod:?}");
     }
 }
+
+/// {annotation or label of a pod} x {Namespace bound or not, with further Networks or not}. All pods
+/// are admitted in a Namespace without a Network.
+#[test]
+fn pods_of_a_bound_namespace_get_only_its_networks() {
+    let mut cluster = cluster();
+    let further = texts(&[(a::SPECIFIED_NETWORK, "rack1"), (a::ALLOWED_NETWORKS, "bgp")]);
+    for (name, annotations, labels) in [
+        ("bound", texts(&[(a::SPECIFIED_NETWORK, "rack1")]), texts(&[])),
+        ("labelled", texts(&[]), texts(&[(label::SPECIFIED_NETWORK, "rack1")])),
+        ("further", further, texts(&[])),
+        ("free", texts(&[]), texts(&[])),
+    ] {
+        let networking = NetworkingMetadata { annotations, labels, too_large: None };
+        cluster.namespaces.set(name.into(), networking.into());
+    }
+    cluster.multus.begin();
+    for name in ["bound", "labelled", "further", "free"] {
+        let network = crate::multus::MultusNetwork { network: "bgp".to_owned(), subnet: String::new() };
+        cluster.multus.set(Key::new(name, "bgp"), Some(network));
+    }
+    assert!(cluster.multus.end().is_empty());
+    let policy = Policy { tenancy: true, ..policy() };
+    let own = (a::SPECIFIED_NETWORK, "rack1");
+    // The pods' annotations and labels, and whether `bound` and `further` refuse them.
+    for (annotations, labels, bound, with_further) in [
+        (&[][..], &[][..], false, false),
+        (&[own], &[], false, false),
+        (&[(a::SPECIFIED_NETWORK, "bgp")], &[], true, false),
+        (&[], &[(label::SPECIFIED_NETWORK, "bgp")], true, false),
+        (&[(a::SPECIFIED_SUBNET, "bgp4")], &[], true, false),
+        (&[], &[(label::SPECIFIED_SUBNET, "bgp4")], true, false),
+        (&[(a::SPECIFIED_SUBNET, "v4")], &[], false, false),
+        (&[(a::NETWORK_TYPE, "GlobalBGP")], &[], true, true),
+        (&[(a::NETWORK_TYPE, "Underlay")], &[], true, true),
+        (&[], &[(label::NETWORK_TYPE, "Underlay")], true, true),
+        (&[(a::IP_FAMILY, "IPv4")], &[], true, true),
+        (&[(a::IP_RETAIN, "true")], &[], false, false),
+        (
+            &[own, (a::INTERFACES, r#"[{"name": "net1", "network": "bgp", "defaultRoute": true}]"#)],
+            &[],
+            true,
+            false,
+        ),
+        (&[(a::INTERFACES, r#"[{"name": "net1", "subnet": "bgp4"}]"#)], &[], true, false),
+        (&[(a::INTERFACES, r#"[{"name": "net1", "network": "rack1"}]"#)], &[], false, false),
+        (&[(a::MULTUS_NETWORKS, "bgp")], &[], true, false),
+        (&[own, (a::MULTUS_NETWORKS, "bgp@data")], &[], true, false),
+    ] {
+        for (namespace, refused) in
+            [("bound", bound), ("labelled", bound), ("further", with_further), ("free", false)]
+        {
+            let pod = NewPod { namespace: namespace.to_owned(), labels: texts(labels), ..pod(annotations) };
+            let faults = validate(&pod, &cluster, &policy).err().unwrap_or_default();
+            let found = faults.iter().any(|fault| fault.message.contains(a::ALLOWED_NETWORKS));
+            assert_eq!(found, refused, "{namespace}: {annotations:?} {labels:?}: {faults:?}");
+            // Without the setting, annotations of pods have precedence.
+            let faults = validate(&pod, &cluster, &crate::testing::policy()).err().unwrap_or_default();
+            assert!(!faults.iter().any(|fault| fault.message.contains(a::ALLOWED_NETWORKS)), "{faults:?}");
+        }
+    }
+}

@@ -161,6 +161,7 @@ fn chart(context: &Lab) -> Result<Verdict> {
         (&["--set", "services.enabled=false"], "--service-addresses=false"),
         (&["--set", "networkPolicies.enabled=false"], "networkPolicies: {enabled: false}"),
         (&["--set", "tenancy.enabled=true"], "name: trunkline-tenancy"),
+        (&["--set", "tenancy.enabled=true"], "--tenancy=true"),
         (&["--set-string", "cni.conflist=x"], "--conflist=/etc/trunkline/conflist"),
     ] {
         ensure!(!usual.contains(words), "{words:?} is rendered without its setting");

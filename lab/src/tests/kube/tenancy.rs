@@ -16,7 +16,7 @@ use crate::tests::{Context as Lab, passed};
 
 pub(super) const TESTS: &[Test] = &[Test {
     name: "kube/tenancy",
-    about: "a Namespace that names a Network restricts its pods to this Network, by annotation and by label, at creation and at update",
+    about: "a Namespace that names a Network restricts its pods to this Network and to those that it lists, whichever annotation or label of the pod names another one, at creation and at update",
     run: tenancy,
 }];
 
@@ -28,6 +28,8 @@ const NAMESPACES: &str = "
 {apiVersion: v1, kind: Namespace, metadata: {name: labelled, labels: {networking.alibaba.com/specified-network: blue}}}
 ---
 {apiVersion: v1, kind: Namespace, metadata: {name: free}}
+---
+{apiVersion: v1, kind: Namespace, metadata: {name: further, annotations: {networking.alibaba.com/specified-network: blue, trunkline.io/allowed-networks: 'storage, red'}}}
 ";
 
 type Pairs = &'static [(&'static str, &'static str)];
@@ -56,6 +58,24 @@ const PODS: &[(Pairs, Pairs, bool)] = &[
     (&[], &[("specified-subnet", "red-private")], false),
     (&[], &[("network-type", "Overlay")], false),
     (&[("specified-network", "blue")], &[("specified-network", "red")], false),
+    (&[("interfaces", r#"[{"name":"net1","network":"red","defaultRoute":true}]"#)], &[], false),
+    (&[("interfaces", r#"[{"name":"net1","subnet":"red-private"}]"#)], &[], false),
+    (&[("interfaces", "")], &[], true),
+    (&[("ip-pool", "10.210.0.1")], &[], true),
+];
+
+/// Multus' annotation, with its whole name.
+const MULTUS: &str = "k8s.v1.cni.cncf.io/networks";
+
+/// Annotations of a pod, and whether a pod in a namespace of Network blue that allows storage and red
+/// may have them. The controller compares the Networks of the interfaces.
+const FURTHER: &[(Pairs, bool)] = &[
+    (&[("specified-network", "red")], true),
+    (&[("specified-network", "storage"), ("specified-subnet", "storage-v4")], true),
+    (&[("specified-network", "green")], false),
+    (&[("specified-subnet", "green-private")], false),
+    (&[("network-type", "Overlay")], false),
+    (&[("interfaces", r#"[{"name":"net1","network":"red"}]"#)], true),
 ];
 
 fn named(pairs: &[(&str, &str)]) -> Value {
@@ -126,6 +146,16 @@ fn tenancy(context: &Lab) -> Result<Verdict> {
                 }
             }
         }
+        for (namespace, is_allowed) in
+            [("tenant", false), ("labelled", false), ("free", true), ("further", true)]
+        {
+            let refused = attempt(cluster, namespace, json!({ MULTUS: "red" }), json!({}), false)?;
+            ensure!(refused.is_none() == is_allowed, "{namespace}, Multus: {refused:?}");
+        }
+        for (annotations, is_allowed) in FURTHER {
+            let refused = attempt(cluster, "further", named(annotations), json!({}), false)?;
+            ensure!(refused.is_none() == *is_allowed, "further: {annotations:?}: {refused:?}");
+        }
         let red = || named(&[("specified-network", "red")]);
         ensure!(
             attempt(cluster, "tenant", red(), json!({}), true)?.is_none(),
@@ -144,6 +174,9 @@ fn tenancy(context: &Lab) -> Result<Verdict> {
             "an old pod can no longer be written"
         );
         ensure!(change("networking.alibaba.com/specified-network", "red")?.is_some(), "an old pod was moved");
+        for list in ["networking.alibaba.com/interfaces", MULTUS] {
+            ensure!(change(list, "red")?.is_some(), "an old pod got {list}");
+        }
         passed(format!("{} pods in three namespaces", PODS.len()))
     })
 }
