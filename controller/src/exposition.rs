@@ -37,6 +37,7 @@ fn write_state(page: &mut Exposition, state: &ControllerState) {
     let Some(term) = term else { return };
     page.put_count(m::PODS, &[], cluster.pods.len() as u64);
     page.put_count(m::PODS_WAITING, &[], term.waiting.len() as u64);
+    page.put_count(m::ADDRESSES_HELD, &[], term.held.len() as u64);
     page.put_count(m::CONFLICTS, &[], term.ipam.conflicts().count() as u64);
     for feature in Feature::ALL {
         let objects = state.unsupported.count(feature);

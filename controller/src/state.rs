@@ -159,6 +159,8 @@ pub struct Term {
     /// The pods that were queued for a free address and are not planned yet, with the network and the
     /// subnet of the address.
     pub(crate) woken: HashMap<Key, (Arc<str>, Arc<str>)>,
+    /// IPInstances whose pod has ended while its sandbox is attached, with the sandbox's node.
+    pub(crate) held: HashMap<Key, Arc<str>>,
     /// Addresses set aside for a pod while it is unknown whether the API server has their
     /// IPInstances.
     pub pending_creates: HashMap<Key, Vec<PendingCreate>>,
@@ -341,6 +343,7 @@ impl ControllerState {
             waiting: HashSet::new(),
             starving: HashMap::new(),
             woken: HashMap::new(),
+            held: HashMap::new(),
             pending_creates: HashMap::new(),
             quotas: HashMap::new(),
             members: HashMap::new(),
@@ -564,6 +567,9 @@ impl ControllerState {
                 term.queues.networks.add(network.name().into());
             }
         }
+        if old.as_ref().is_some_and(|old| old.out_of_service != new.out_of_service) {
+            term.retry_held(&self.cluster, name);
+        }
         if old.is_none_or(|old| old.labels != new.labels) {
             term.retry_waiting();
         }
@@ -578,6 +584,7 @@ impl ControllerState {
         self.services.node_removed(name);
         let Some(term) = &mut self.term else { return };
         term.queues.nodes.add(Arc::clone(name));
+        term.retry_held(&self.cluster, name);
         for network in self.cluster.networks() {
             if self.cluster.has_node(network, &old) {
                 term.members.remove(network.name());
@@ -706,6 +713,7 @@ impl ControllerState {
             term.ipam.gone(old.address, &key.namespace);
         }
         term.adopt_row(key, new);
+        term.held.remove(key);
         if old.is_none() {
             term.count_changed(new);
         }
@@ -738,6 +746,7 @@ impl ControllerState {
         }
         let Some(row) = self.cluster.remove_instance(key, version) else { return };
         let Some(term) = &mut self.term else { return };
+        term.held.remove(key);
         term.ipam.gone(row.address, &key.namespace);
         term.count_changed(&row);
         if let Some(of) = row.allocation_key(key) {

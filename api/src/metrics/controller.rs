@@ -19,11 +19,13 @@ catalogue! {
         ADDRESSES = Counter, Count, "trunkline_controller_addresses_total" ["what"],
             "addresses that were `given` (allocated), `kept` (retained for the next pod of the name), or `given_back` (released)";
         ALLOCATION_FAILURES = Counter, Count, "trunkline_controller_allocation_failures_total" ["reason"],
-            "failed allocations for a pod: `annotation` (unreadable), `network` (none for the pod on its node), `exhausted` (no free address), `address` (the named one is not available), `vm` (the pod's virtual machine is not known, or another pod has its addresses), `api` (the API server refused), `unanswered` (it did not answer)";
+            "failed allocations for a pod: `annotation` (unreadable), `network` (none for the pod on its node), `exhausted` (no free address), `address` (the named one is not available), `vm` (the pod's virtual machine is not known, or another pod has its addresses), `attached` (the former sandbox still has the address), `api` (the API server refused), `unanswered` (it did not answer)";
         RECONCILE_FAILURES = Counter, Count, "trunkline_controller_reconcile_failures_total" ["queue", "reason"],
             "failed reconciliations by kind of object (each one is repeated); `reason` is `api` (the API server refused a request), `unanswered` (it did not answer), `not_leader` (another replica leads), or a reason of trunkline_controller_allocation_failures_total";
         PODS = Gauge, Count, "trunkline_controller_pods" [], "leader: pods with a node that are known";
         PODS_WAITING = Gauge, Count, "trunkline_controller_pods_waiting" [], "leader: pods without an address yet; each has an event with the reason";
+        ADDRESSES_HELD = Gauge, Count, "trunkline_controller_addresses_held" [],
+            "leader: addresses of ended or deleted pods whose sandbox is still attached by the report of its node's agent; they are free when the agent reports its end, when the Node is deleted, or with the taint node.kubernetes.io/out-of-service";
         CONFLICTS = Gauge, Count, "trunkline_controller_address_conflicts" [],
             "leader: IPInstances with the address of another IPInstance; any value but 0 is a \
              fault";

@@ -276,6 +276,8 @@ pub struct InstanceRow {
     pub mac: Option<[u8; 6]>,
     /// The node of the pod that uses it; none while it is retained.
     pub node: Option<Arc<str>>,
+    /// The node whose agent reports a sandbox with the address, and has not reported the sandbox's end.
+    pub attached: Option<Arc<str>>,
     /// The pod that uses it, or for which it is retained. None while it is retained for a virtual
     /// machine.
     pub pod: Option<Arc<str>>,
@@ -351,6 +353,11 @@ impl InstanceRow {
             address,
             mac: parse_mac(&spec.address.mac).ok(),
             node: some(&spec.binding.node_name).map(|name| interner.get(&name)),
+            attached: object
+                .status
+                .as_ref()
+                .and_then(|status| status.attached())
+                .map(|(node, _)| interner.get(node)),
             pod: some(&spec.binding.pod_name).map(Arc::from),
             pod_uid: spec.binding.pod_uid.as_str().into(),
             outlives_owner: recorded.is_some(),
@@ -389,6 +396,9 @@ impl InstanceRow {
     }
 }
 
+/// The taint that an administrator adds to a Node without running pods.
+const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+
 /// Row of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeRow {
@@ -400,6 +410,9 @@ pub struct NodeRow {
     pub unavailable: Option<(bool, Box<str>)>,
     /// Whether it has a deletion timestamp.
     pub deleting: bool,
+    /// Whether the taint `node.kubernetes.io/out-of-service` declares that none of its pods runs. A
+    /// kubelet cannot change the taints of its Node.
+    pub out_of_service: bool,
     /// Its addresses, which no Service gets.
     pub addresses: Vec<IpAddr>,
 }
@@ -418,6 +431,12 @@ impl NodeRow {
                 (condition.status == "True", condition.reason.as_deref().unwrap_or_default().into())
             }),
             deleting: node.metadata.deletion_timestamp.is_some(),
+            out_of_service: node
+                .spec
+                .iter()
+                .filter_map(|spec| spec.taints.as_ref())
+                .flatten()
+                .any(|taint| taint.key == OUT_OF_SERVICE),
             addresses: node_addresses(node),
         }
     }

@@ -202,7 +202,14 @@ pub fn decide(
             decision.mac = first.mac;
             true
         }
-        _ => return Ok(Decision::Nothing),
+        _ if stateful => return Ok(Decision::Nothing),
+        // The sandbox of an earlier pod can outlast the assignment.
+        _ => {
+            return Ok(match all(&|row| !own(row)) {
+                earlier if earlier.is_empty() => Decision::Nothing,
+                earlier => Decision::Release(earlier),
+            });
+        }
     };
     if half && !stateful {
         return Ok(Decision::Assign(decision));
@@ -311,6 +318,7 @@ mod tests {
             address: address.parse().unwrap(),
             mac: Some([2, 0, 0, 0, 0, 1]),
             node: (!pod_uid.is_empty()).then(|| "n1".into()),
+            attached: None,
             pod: Some("web-1".into()),
             pod_uid: pod_uid.into(),
             owner: owner(kind),

@@ -4,18 +4,19 @@
 //! |---|---|---|
 //! | [`pod`] | it, or an IPInstance of its name, changed | IPInstances |
 //! | [`vm`] | a pod, an IPInstance or the state of a virtual machine changed (in the queue of pods) | IPInstances |
-//! | [`ipinstance`] | it was deleted, or its pod is gone | its finalizer |
+//! | [`ipinstance`] | it was deleted, its pod is gone, or its sandbox has ended | its finalizer |
 //! | [`conflict`] | two IPInstances have one address | one of them is unbound and deleted |
 //! | [`network`], [`subnet`] | addresses, nodes, subnets changed; once in an interval | their status |
 //! | [`node`] with [`quota`] | its labels, or a network or its quota, changed | its labels and condition; NodeInfo |
 //!
 //! Each reconciler reads the current state and corrects differences: an event only triggers it. The
-//! decision about a pod is a pure function ([`decide`]), and its writes are a plan ([`plan`]),
-//! which the reconciler carries out.
+//! decision about a pod is a pure function ([`decide`]), from which addresses of attached sandboxes are
+//! left out ([`held`]). Its writes are a plan ([`plan`]), which the reconciler carries out.
 
 pub mod conflict;
 pub mod decide;
 pub mod finalizer;
+pub mod held;
 pub mod ipinstance;
 pub mod network;
 pub mod node;

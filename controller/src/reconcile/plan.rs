@@ -20,6 +20,7 @@ use trunkline_api::resources::{Network, Retention};
 use trunkline_api::validate::Fault;
 
 use super::decide::{AddressSelector, AssignDecision, DecideError, Decision, decide, joined};
+use super::held::StillAttached;
 use super::recover::{self, NotRecovered, RefusedReport};
 use super::retention::{Amendment, Expired};
 use super::vm::{self, Orphans, Redirect, Subject};
@@ -136,6 +137,9 @@ pub enum AllocationRefusal {
     /// The network has no address for the pod.
     #[error(transparent)]
     Allocate(#[from] AllocateError),
+    /// The former sandbox has the address.
+    #[error(transparent)]
+    StillAttached(#[from] StillAttached),
     /// It is unknown whether a virtual machine keeps the pod's addresses.
     #[error(
         "VirtualMachineInstance {instance} is not known, so it is not known whether a VirtualMachine keeps the \
@@ -162,6 +166,7 @@ impl AllocationRefusal {
             AllocationRefusal::Annotations(_) | AllocationRefusal::Pools(_) => "annotation",
             AllocationRefusal::Network(_) | AllocationRefusal::Tenancy(_) => "network",
             AllocationRefusal::Allocate(AllocateError::Exhausted { .. }) => "exhausted",
+            AllocationRefusal::StillAttached(_) => "attached",
             AllocationRefusal::UnknownVm { .. } | AllocationRefusal::VmInUse { .. } => "vm",
             AllocationRefusal::Report(_) | AllocationRefusal::Allocate(_) => "address",
         }
@@ -259,18 +264,21 @@ impl ControllerState {
                 _ => Plan::Settle(unanswered),
             });
         }
-        let (decision, addresses) = match &vm {
-            Some(vm) => {
-                let pod = subject.as_ref().map(|subject| (subject.key, &*subject.pod));
-                vm::decide_key(&self.cluster, key, vm, pod, interface.as_ref())
-            }
+        let pod = subject.as_ref().map(|subject| (subject.key, &*subject.pod));
+        let (decision, instances) = match &vm {
+            Some(vm) => vm::decide_key(&self.cluster, key, vm, pod, interface.as_ref()),
             None => {
                 let mut instances = self.cluster.instances_of(key);
                 instances.retain(|(_, row)| row.interface == interface);
-                let living = instances.iter().filter(|(_, row)| !row.deleting);
-                let addresses = living.map(|(_, row)| row.address).collect();
-                (decide(key, subject.as_ref().map(|subject| &*subject.pod), &instances, policy)?, addresses)
+                (decide(key, pod.map(|(_, pod)| pod), &instances, policy)?, instances)
             }
+        };
+        let living = instances.iter().filter(|(_, row)| !row.deleting);
+        let addresses: Vec<IpAddr> = living.map(|(_, row)| row.address).collect();
+        let row = pod.map(|(_, pod)| pod);
+        let decision = match Self::hold(term, &self.cluster, decision, row, &instances, vm.is_some()) {
+            Ok(decision) => decision,
+            Err(refused) => return Err(self.wait(key, refused)),
         };
         let existing = |keys: Vec<Key>| -> Vec<Existing> {
             let uid = |key: &Key| self.cluster.instance(key).map(|row| Arc::clone(&row.uid));

@@ -126,6 +126,7 @@ fn answered(state: &mut ControllerState, name: &str, assignment: &AssignPlan) {
             address,
             mac: Some(assignment.granted.mac),
             node: assignment.pod.node.clone(),
+            attached: None,
             pod: Some(name.into()),
             pod_uid: Arc::clone(&assignment.pod.uid),
             owner: assignment.pod.owner.clone(),

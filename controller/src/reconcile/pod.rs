@@ -254,6 +254,7 @@ pub(super) async fn reserve(context: &Context, instance: &Existing, now: Timesta
         "metadata": {"uid": &*instance.uid},
         "status": {
             "nodeName": null, "podName": null, "podNamespace": null, "sandboxID": null,
+            "attachedSandboxID": null,
             "updateTimestamp": seconds(now),
         },
     });

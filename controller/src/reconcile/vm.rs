@@ -37,7 +37,6 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use kube::Api;
@@ -251,14 +250,15 @@ fn one_of_each_family<'a>(
     (rows, surplus)
 }
 
-/// The plan of a virtual machine, whose allocation key is `key`, for one interface.
-pub(super) fn decide_key(
-    cluster: &Cluster,
+/// The decision for a virtual machine, whose allocation key is `key`, and one interface, with the
+/// interface's IPInstances.
+pub(super) fn decide_key<'a>(
+    cluster: &'a Cluster,
     key: &Key,
     vm: &Key,
     subject: Option<(&Key, &PodRow)>,
     interface: Option<&Arc<str>>,
-) -> (Decision, Vec<IpAddr>) {
+) -> (Decision, Vec<(&'a Key, &'a InstanceRow)>) {
     let pods = pods_of(cluster, key, vm);
     let pods: Vec<&PodRow> = pods.iter().map(|(_, pod, _)| *pod).collect();
     let mut instances = cluster.instances_of(key);
@@ -267,8 +267,7 @@ pub(super) fn decide_key(
         instances.extend(own.filter(|(_, row)| row.pod_uid == pod.uid));
     }
     instances.retain(|(_, row)| row.interface.as_ref() == interface);
-    let own = instances.iter().filter(|(_, row)| !row.deleting).map(|(_, row)| row.address).collect();
-    (decide(&cluster.vms.state(vm), &pods, subject.map(|(_, pod)| pod), &instances), own)
+    (decide(&cluster.vms.state(vm), &pods, subject.map(|(_, pod)| pod), &instances), instances)
 }
 
 /// Whether the allocation key of its virtual machine has the addresses of a pod.
