@@ -109,10 +109,10 @@ impl Addresses {
         }
     }
 
-    /// Reports a detached pod to the cluster.
-    pub fn detached(&self, record: &Record) {
+    /// Reports the end of an attachment of this sandbox to the cluster.
+    pub fn detached(&self, sandbox: &str, record: Option<&Record>) {
         if let Addresses::Cluster(cluster) = self {
-            cluster.detached(record);
+            cluster.detached(sandbox, record);
         }
     }
 

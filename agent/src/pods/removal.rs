@@ -64,8 +64,8 @@ impl Pods {
         }
         let released = steps.time("record", self.ipam.release(key.clone())).await;
         let record = released.map_err(|error| Failure::new(Code::TryAgainLater, error.on_release()))?;
+        self.addresses.detached(&key.container_id, record.as_ref());
         if let Some(record) = &record {
-            self.addresses.detached(record);
             tracing::info!(attachment = %key, pod = %pod_name(record), addresses = addresses(record), "detached");
         }
         Ok(record)

@@ -30,6 +30,7 @@ use super::departures::{Departure, Departures};
 use super::health::Health;
 use super::instances::{Index, ObjectName, PodAddressLookup, PodAddresses, Row, is_dual};
 use super::request::within;
+use super::sandboxes::Sandboxes;
 use super::writer::InstanceUpdate;
 use crate::ipam::{Counts, MigrationState, PodName, Record};
 
@@ -51,6 +52,8 @@ pub(super) struct State {
     pub(super) index: Index,
     /// Addresses of virtual machines that leave this node.
     pub(super) departures: Departures,
+    /// This node's sandboxes in the statuses of IPInstances.
+    pub(super) sandboxes: Sandboxes,
     /// Whether the API server has listed the two kinds since the start.
     pub(super) listed: Listed,
     /// Faults of objects, for the operator.
@@ -314,10 +317,30 @@ impl Cluster {
         }
     }
 
-    /// Drops pending updates of a detached attachment.
-    pub fn detached(&self, record: &Record) {
-        let _ = self.0.updates.send(InstanceUpdate::Detached(record.key.container_id.clone()));
+    /// Queues the end of an attachment for the statuses of its IPInstances. Without a record, all
+    /// IPInstances of the sandbox count.
+    pub fn detached(&self, sandbox: &str, record: Option<&Record>) {
+        let of = |address| {
+            record.is_none_or(|record| record.addresses.iter().any(|assigned| assigned.address == address))
+        };
+        let ended = self.state().sandboxes.select(|known, address| known == sandbox && of(address));
+        let instances = ended.into_iter().map(|(name, _)| name).collect();
+        let _ = self.0.updates.send(InstanceUpdate::Detached { sandbox: sandbox.to_owned(), instances });
         self.has_changed();
+    }
+
+    /// Queues the end of each sandbox in a status that is not attached.
+    pub(super) fn clear_ended(&self, is_attached: impl Fn(&str, IpAddr) -> bool) {
+        let ended = self.state().sandboxes.select(|sandbox, address| !is_attached(sandbox, address));
+        for (name, sandbox) in ended {
+            tracing::info!(
+                instance = name.1,
+                namespace = name.0,
+                sandbox,
+                "a sandbox has ended without a report"
+            );
+            let _ = self.0.updates.send(InstanceUpdate::Detached { sandbox, instances: vec![name] });
+        }
     }
 
     /// Sends a Kubernetes event about the node, once and without a retry.

@@ -29,6 +29,11 @@ impl<K: Clone + Eq + Hash, V: Clone + PartialEq> Coalesce<K, V> {
         }
     }
 
+    /// The pending update of an object.
+    pub fn pending(&self, key: &K) -> Option<&V> {
+        self.updates.get(key)
+    }
+
     /// Removes the pending updates that match.
     pub fn cancel(&mut self, which: impl Fn(&K, &V) -> bool) {
         self.updates.retain(|key, value| !which(key, value));

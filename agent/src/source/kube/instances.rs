@@ -74,7 +74,7 @@ pub struct Row {
     /// The pod's other interfaces, on an IPInstance of its first.
     #[serde(default)]
     pub others: Vec<InterfaceName>,
-    /// The sandbox and the node in its status.
+    /// The sandbox and the node in its status, if an agent of Trunkline wrote it.
     pub seen: (String, String),
     /// Whether the pod is the target of a live migration, and another pod runs the virtual machine.
     #[serde(default)]
@@ -118,7 +118,7 @@ impl Row {
         let target = migration_target(instance);
         let awaits = target.as_ref().is_some_and(|target| !is_bound(instance, target));
         let status = instance.status.as_ref();
-        let seen = |of: fn(&IPInstanceStatus) -> &String| status.map(of).cloned().unwrap_or_default();
+        let seen = status.and_then(IPInstanceStatus::attached).unwrap_or_default();
         Ok(Some(Row {
             network: spec.network.clone(),
             assigned: Assigned { subnet: spec.subnet.clone(), address, gateway },
@@ -153,7 +153,7 @@ impl Row {
             others: InterfaceName::read_list(
                 meta.annotations.get(annotation::OTHER_INTERFACES).map(String::as_str).unwrap_or_default(),
             ),
-            seen: (seen(|status| &status.sandbox_id), seen(|status| &status.node_name)),
+            seen: (seen.1.to_owned(), seen.0.to_owned()),
             awaits,
         }))
     }

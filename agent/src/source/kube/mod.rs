@@ -22,6 +22,7 @@
 //! - `cordon`: whether the Node is cordoned, and empty.
 //! - [`instances`]: addresses by pod.
 //! - [`departures`]: addresses of virtual machines that leave this node.
+//! - `sandboxes`: this node's sandboxes in the statuses of IPInstances.
 //! - [`l2`]: the node that answers for a service address in a VLAN.
 //! - [`cluster`]: the interface to the rest of the agent.
 //! - `remote`: RemoteSubnets and RemoteVteps of remote clusters.
@@ -58,6 +59,7 @@ pub mod node_services;
 pub mod policies;
 mod remote;
 pub mod request;
+mod sandboxes;
 pub mod services;
 pub mod task;
 pub mod watch;

@@ -14,7 +14,7 @@
 //! peers of this node's networks are watched one by one, because a right to list Secrets would be a
 //! right to read all of them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -33,6 +33,7 @@ use trunkline_api::resources::{
     Network, NetworkSpec, NetworkType, NodeAction, NodeInfo, NodeInfoSpec, ServiceAdvertisement,
     ServiceAdvertisementSpec, ServicePool, ServicePoolSpec, Subnet, SubnetSpec,
 };
+use trunkline_datapath::naming::host_ifname;
 
 use super::assemble::{Assembled, Objects, SecretState, assemble, secrets};
 use super::cache::{self, Remembered};
@@ -41,11 +42,12 @@ use super::departures;
 use super::instances::{Row, placed};
 use super::node::ObservedNode;
 use super::remote;
+use super::sandboxes::Origin;
 use super::watch::{Change, FullObjects, Metadata, Selector, Source, run};
-use crate::ipam::{Counts, Ipam, Phase};
+use crate::ipam::{Counts, Ipam, Phase, Record};
 use crate::metrics::Metrics;
 use crate::plan::intent::{OverlayPods, Snapshot, SnapshotRefusal};
-use crate::reconcile::Reconcile;
+use crate::reconcile::{Reconcile, ReconcileStatus};
 use crate::services::{NodeInput, ServicesInput};
 
 /// Quiet time before an evaluation.
@@ -87,6 +89,8 @@ enum ObjectChange {
     RemoteVteps(remote::VtepChange),
     /// The index of this node's IPInstances has changed. True: after a new list.
     Instances(bool),
+    /// A status has a sandbox of this node that no earlier status had.
+    Sandboxes,
     Secret((String, String), Change<Secret>),
 }
 
@@ -278,9 +282,13 @@ impl Task {
         let report = move |change: Change<Lenient<IPInstanceSpec>>| {
             // The index is updated here and not in the task, because a waiting ADD must not wait
             // for other work.
+            let is_new = take_sandboxes(&cluster, Origin::Own, &change);
             let object_change = take_instances(&cluster, change).map(ObjectChange::Instances);
             let changes = changes.clone();
             async move {
+                if is_new && changes.send(ObjectChange::Sandboxes).await.is_err() {
+                    return false;
+                }
                 match object_change {
                     Some(object_change) => changes.send(object_change).await.is_ok(),
                     None => !changes.is_closed(),
@@ -294,9 +302,15 @@ impl Task {
         tokio::spawn(run(instances, selector, INSTANCES.to_owned(), health.clone(), report));
         let (cluster, changes) = (self.start.cluster.clone(), self.changes.clone());
         let report = move |change| {
+            let is_new = take_sandboxes(&cluster, Origin::Departures, &change);
             departures::take(&cluster, change);
-            let is_open = !changes.is_closed();
-            async move { is_open }
+            let changes = changes.clone();
+            async move {
+                match is_new {
+                    true => changes.send(ObjectChange::Sandboxes).await.is_ok(),
+                    false => !changes.is_closed(),
+                }
+            }
         };
         let selector = Selector::label(label::MIGRATION_SOURCE, &node);
         health.started(DEPARTURES);
@@ -455,6 +469,10 @@ impl Task {
                 return None;
             }
             ObjectChange::Overlay(change) => take_overlay(change, &mut self.overlay, &self.start.node),
+            ObjectChange::Sandboxes => {
+                self.clear_ended().await;
+                return None;
+            }
             ObjectChange::Instances(listed) => {
                 if listed {
                     self.resend_instances().await;
@@ -665,11 +683,47 @@ impl Task {
 
     /// A restart loses pending writes. The records define what the statuses must contain.
     async fn resend_instances(&self) {
-        let Some(summary) = self.start.ipam.summary().await else { return };
-        for record in summary.records.iter().filter(|record| record.phase == Phase::Attached) {
+        let (Some(summary), Some(view)) =
+            (self.start.ipam.summary().await, self.start.reconcile.view().await)
+        else {
+            return;
+        };
+        let attached = summary.records.iter().filter(|record| record.phase == Phase::Attached);
+        for record in attached.filter(|record| !is_broken(&view, record)) {
             self.start.cluster.attached(record);
         }
     }
+
+    /// Reports the end of sandboxes that a status has, and this node does not. This includes records
+    /// without a device: the node started again.
+    async fn clear_ended(&self) {
+        let (Some(summary), Some(view)) =
+            (self.start.ipam.summary().await, self.start.reconcile.view().await)
+        else {
+            return;
+        };
+        let records = summary.records.iter().filter(|record| !is_broken(&view, record));
+        let attached: HashSet<(&str, IpAddr)> = records
+            .flat_map(|record| {
+                let addresses = record.addresses.iter();
+                addresses.map(|assigned| (record.key.container_id.as_str(), assigned.address))
+            })
+            .collect();
+        let is_unrecorded = |sandbox: &str| view.unrecorded.iter().any(|pod| pod.container_id == sandbox);
+        self.start
+            .cluster
+            .clear_ended(|sandbox, address| attached.contains(&(sandbox, address)) || is_unrecorded(sandbox));
+    }
+}
+
+/// Whether the device of a record is missing.
+fn is_broken(view: &ReconcileStatus, record: &Record) -> bool {
+    view.broken.contains(&host_ifname(&record.key.container_id, &record.key.ifname))
+}
+
+/// Applies a change to the index of sandboxes. Returns whether a sandbox is new.
+fn take_sandboxes(cluster: &Cluster, origin: Origin, change: &Change<Lenient<IPInstanceSpec>>) -> bool {
+    cluster.state().sandboxes.take(cluster.node(), origin, change)
 }
 
 fn secret_watch((namespace, name): &(String, String)) -> String {

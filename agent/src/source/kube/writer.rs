@@ -6,9 +6,10 @@
 //! the agent loses the queue. So once the IPInstances are listed, a comparison of records with
 //! statuses fills it again.
 //!
-//! - **IPInstance**: `status` as hybridnet's daemon writes it, by a merge patch after ADD. DEL
-//!   writes nothing, as in hybridnet: the controller releases or retains the address, and updates
-//!   the status. With `updateIPInstanceStatus: false` the agent writes none.
+//! - **IPInstance**: `status` as hybridnet's daemon writes it, by a merge patch after ADD, and
+//!   `attachedSandboxID`. Until the agent clears the status after DEL, the controller neither releases nor moves
+//!   the address. A clear names the sandbox, so it never removes the report of another one. With
+//!   `updateIPInstanceStatus: false` the agent only clears.
 //! - **NodeInfo**: `spec.vtepInfo` by server-side apply, so other writers keep their fields. It
 //!   contains only the host's addresses that its Node has, because the webhook denies other
 //!   addresses. A denial delays no other write: the agent retries it separately, and when the Node
@@ -62,7 +63,20 @@ pub enum InstanceUpdate {
     /// The pod holds this IPInstance's address.
     Attached(ObjectName, Holder),
     /// The sandbox is gone.
-    Detached(String),
+    Detached {
+        /// The sandbox.
+        sandbox: String,
+        /// The IPInstances whose status has it.
+        instances: Vec<ObjectName>,
+    },
+}
+
+/// A pending write of an IPInstance's status.
+#[derive(Clone, Debug, PartialEq)]
+enum StatusWrite {
+    Attached(Holder),
+    /// This sandbox has ended.
+    Ended(String),
 }
 
 /// The holder of an address.
@@ -113,7 +127,7 @@ struct Writer<P> {
     node: String,
     node_peers: P,
     metrics: Metrics,
-    instances: Coalesce<ObjectName, Holder>,
+    instances: Coalesce<ObjectName, StatusWrite>,
     /// The VTEP of the last write; the outer `None`: no write since the start.
     vtep: Option<Option<Vtep>>,
     /// After a denial, the time of the next write of the VTEP.
@@ -178,8 +192,8 @@ pub async fn run(
         tokio::select! {
             biased;
             update = dependencies.updates.recv() => match update {
-                Some(update) if dependencies.writes_instances => queue(&mut writer.instances, update),
-                Some(_) => {}
+                Some(InstanceUpdate::Attached(..)) if !dependencies.writes_instances => {}
+                Some(update) => queue(&mut writer.instances, update),
                 None => return,
             },
             // Networks may have been added or removed.
@@ -197,8 +211,8 @@ pub async fn run(
                 let uid = dependencies.uid.borrow().clone();
                 let outcome = if vtep_due {
                     writer.write_node(vtep.flatten(), uid.unwrap_or_default()).await
-                } else if let Some((name, holder)) = writer.instances.next() {
-                    writer.write_instance(name, holder).await
+                } else if let Some((name, write)) = writer.instances.next() {
+                    writer.write_instance(name, write).await
                 } else if let Some(verdict) = condition_due {
                     writer.write_condition(verdict).await
                 } else {
@@ -211,10 +225,20 @@ pub async fn run(
     }
 }
 
-fn queue(instances: &mut Coalesce<ObjectName, Holder>, update: InstanceUpdate) {
+fn queue(instances: &mut Coalesce<ObjectName, StatusWrite>, update: InstanceUpdate) {
     match update {
-        InstanceUpdate::Attached(name, holder) => instances.put(name, holder),
-        InstanceUpdate::Detached(sandbox) => instances.cancel(|_, holder| holder.sandbox == sandbox),
+        InstanceUpdate::Attached(name, holder) => instances.put(name, StatusWrite::Attached(holder)),
+        InstanceUpdate::Detached { sandbox, instances: reported } => {
+            instances.cancel(
+                |_, write| matches!(write, StatusWrite::Attached(holder) if holder.sandbox == sandbox),
+            );
+            for name in reported {
+                // The report of the next sandbox replaces this one.
+                if !matches!(instances.pending(&name), Some(StatusWrite::Attached(_))) {
+                    instances.put(name, StatusWrite::Ended(sandbox.clone()));
+                }
+            }
+        }
     }
 }
 
@@ -257,21 +281,39 @@ impl<P: NodePeers> Writer<P> {
         }
     }
 
-    async fn write_instance(&mut self, name: ObjectName, holder: Holder) -> Result<(), WriteError> {
+    async fn write_instance(&mut self, name: ObjectName, write: StatusWrite) -> Result<(), WriteError> {
         let instances: Api<Lenient<IPInstanceSpec>> =
             Api::namespaced(self.cluster.connection().client.clone(), &name.0);
-        let status = json!({"status": {
-            "sandboxID": holder.sandbox, "nodeName": self.node, "podName": holder.pod,
-            "podNamespace": holder.namespace, "updateTimestamp": now(),
-        }});
-        let patch = Patch::Merge(&status);
         let params = PatchParams::default();
-        let written =
-            self.timed_request("ipinstance", instances.patch_status(&name.1, &params, &patch)).await;
-        match settled(written) {
+        let answer = match &write {
+            StatusWrite::Attached(holder) => {
+                let status = json!({"status": {
+                    "sandboxID": holder.sandbox, "attachedSandboxID": holder.sandbox, "nodeName": self.node,
+                    "podName": holder.pod, "podNamespace": holder.namespace, "updateTimestamp": now(),
+                }});
+                let patch = Patch::Merge(&status);
+                self.timed_request("ipinstance", instances.patch_status(&name.1, &params, &patch)).await
+            }
+            StatusWrite::Ended(sandbox) => {
+                let request =
+                    async { instances.patch_status(&name.1, &params, &ended(sandbox, &now())?).await };
+                self.timed_request("ipinstance", request).await
+            }
+        };
+        let answer = match (&write, settled(answer)) {
+            // The status has another sandbox, or the IPInstance moved to another node.
+            (StatusWrite::Ended(_), Err(RequestError::Refused(status)))
+                if matches!(status.code, 403 | 422) =>
+            {
+                tracing::debug!(instance = name.1, code = status.code, "the status has no such sandbox");
+                Ok(())
+            }
+            (_, answer) => answer,
+        };
+        match answer {
             // A deleted IPInstance has no status.
             Ok(()) => {
-                self.instances.settle(&name, &holder);
+                self.instances.settle(&name, &write);
                 Ok(())
             }
             Err(source) => {
@@ -444,6 +486,15 @@ impl<P: NodePeers> Writer<P> {
     }
 }
 
+/// The patch that clears a status if it still has this sandbox.
+fn ended(sandbox: &str, now: &str) -> kube::Result<Patch<()>> {
+    let steps = json!([
+        {"op": "test", "path": "/status/sandboxID", "value": sandbox},
+        {"op": "replace", "path": "/status", "value": {"updateTimestamp": now}},
+    ]);
+    serde_json::from_value(steps).map(Patch::Json).map_err(kube::Error::SerdeError)
+}
+
 /// Whether a write needs no retry: it succeeded, or its object no longer exists.
 fn settled<T>(written: Result<T, RequestError>) -> Result<(), RequestError> {
     match written {
@@ -528,9 +579,34 @@ mod tests {
         for (address, sandbox) in [("a", "one"), ("b", "one"), ("c", "two")] {
             queue(&mut instances, InstanceUpdate::Attached(name(address), holder(sandbox)));
         }
-        queue(&mut instances, InstanceUpdate::Detached("one".to_owned()));
-        assert_eq!(instances.next(), Some((name("c"), holder("two"))));
+        let detached = |sandbox: &str, reported: &[&str]| InstanceUpdate::Detached {
+            sandbox: sandbox.to_owned(),
+            instances: reported.iter().map(|address| name(address)).collect(),
+        };
+        queue(&mut instances, detached("one", &[]));
+        assert_eq!(instances.next(), Some((name("c"), StatusWrite::Attached(holder("two")))));
         assert_eq!(instances.len(), 1);
+        // The status of c has the sandbox before `two`.
+        queue(&mut instances, detached("one", &["c"]));
+        assert_eq!(instances.next(), Some((name("c"), StatusWrite::Attached(holder("two")))));
+        queue(&mut instances, detached("two", &["c"]));
+        assert_eq!(instances.next(), Some((name("c"), StatusWrite::Ended("two".to_owned()))));
+        queue(&mut instances, InstanceUpdate::Attached(name("c"), holder("three")));
+        assert_eq!(instances.next(), Some((name("c"), StatusWrite::Attached(holder("three")))));
+        assert_eq!(instances.len(), 1);
+    }
+
+    #[test]
+    fn a_clear_names_the_sandbox() {
+        let patch = ended("box", "2026-01-01T00:00:00Z").unwrap();
+        let Patch::Json::<()>(steps) = patch else { panic!("a JSON patch") };
+        assert_eq!(
+            serde_json::to_value(steps).unwrap(),
+            json!([
+                {"op": "test", "path": "/status/sandboxID", "value": "box"},
+                {"op": "replace", "path": "/status", "value": {"updateTimestamp": "2026-01-01T00:00:00Z"}},
+            ])
+        );
     }
 
     #[test]

@@ -197,6 +197,8 @@ fn allowed(uid: &str) -> Vec<Write> {
     let owner = json!([{"apiVersion": "v1", "kind": "Node", "name": "node-a", "uid": uid}]);
     let info = |ip: &str| json!({"metadata": {"ownerReferences": owner}, "spec": {"vtepInfo": {"ip": ip, "mac": "02:12:0a:00:00:01", "localIPs": [ip]}}});
     let sandbox = json!({"status": {"sandboxID": "s", "nodeName": "node-a", "podName": "p", "podNamespace": "default"}});
+    let ended =
+        json!({"status": {"sandboxID": null, "nodeName": null, "podName": null, "podNamespace": null}});
     vec![
         write("make its NodeInfo", "NodeInfo", "node-a", How::Apply, info("10.0.0.1")),
         write("change its NodeInfo", "NodeInfo", "node-a", How::Apply, info("10.0.0.11")),
@@ -230,6 +232,7 @@ fn allowed(uid: &str) -> Vec<Write> {
         ),
         status("report its service addresses", "NodeServices", "node-a", How::Apply, services()),
         status("report a sandbox", "IPInstance", "of-a", How::Merge, sandbox),
+        status("report the end of a sandbox", "IPInstance", "of-a", How::Merge, ended),
         write("show that it is alive", "Lease", "trunkline-l2-node-node-a", How::Replace, held_by("node-a")),
         write("take an address", "Lease", "trunkline-l2-10-9-0-7", How::Replace, held_by("node-a")),
         write("release an address", "Lease", "trunkline-l2-10-9-0-7", How::Replace, held_by("")),
