@@ -19,7 +19,7 @@ use trunkline_api::pool::PoolSpec;
 use trunkline_api::resources::{LabelSelector, Network, ObjectMeta, Subnet, ValueError};
 
 use crate::cluster::ClusterReader;
-use crate::cluster::vm::{VmInstanceRow, VmRow, key_of_vm};
+use crate::cluster::vm::{MigrationRow, VmInstanceRow, VmRow, key_of_vm};
 use crate::cluster::{Answer, Cluster, InstanceRow, Key, NamespaceRow, NodeRow, PodRow};
 use crate::ipam::{
     AllocatedAddresses, Allocation, InstanceState, Ipam, SubnetError, instance_name, named_address,
@@ -678,6 +678,13 @@ impl ControllerState {
     pub(crate) fn remove_vm_instance(&mut self, key: &Key) {
         self.cluster.vms.instances.remove(key);
         self.vm_changed(key);
+    }
+
+    /// Handles an added, changed or deleted live migration.
+    pub(crate) fn set_vm_migration(&mut self, key: &Key, row: Option<MigrationRow>) {
+        for vm in self.cluster.vms.set_migration(key, row) {
+            self.vm_changed(&vm);
+        }
     }
 
     /// Queues a virtual machine and its pods.

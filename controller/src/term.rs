@@ -11,7 +11,7 @@ use trunkline_api::kube::{ClusterNetworkPolicyObject, NetworkPolicyObject, NodeI
 
 use crate::cluster::ClusterReader as _;
 use crate::cluster::pod::Pod;
-use crate::cluster::vm::{VirtualMachine, VirtualMachineInstance};
+use crate::cluster::vm::{VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration};
 use crate::events::Events;
 use crate::leader::Fence;
 use crate::multus::NetworkAttachmentDefinition;
@@ -157,11 +157,18 @@ async fn follow_vms(lead: &TermDependencies, instances: &Relist) {
         follow_optional::<VirtualMachine>(vms, page.clone(), Arc::clone(&lead.shared), Relist::default());
     let following_instances = follow_optional::<VirtualMachineInstance>(
         vm_instances,
-        page,
+        page.clone(),
         Arc::clone(&lead.shared),
         instances.clone(),
     );
-    tokio::join!(following, following_instances);
+    // Without the right to list them, no pod is the target of a live migration.
+    let migrations = follow_optional::<VirtualMachineInstanceMigration>(
+        Api::all(lead.client.clone()),
+        page.clone(),
+        Arc::clone(&lead.shared),
+        Relist::default(),
+    );
+    tokio::join!(following, following_instances, migrations);
 }
 
 async fn watch<K: Watched>(lead: &TermDependencies, config: watcher::Config, relist: Relist) {

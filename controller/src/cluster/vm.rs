@@ -8,6 +8,9 @@
 //! KubeVirt gives the VirtualMachineInstance the name of its VirtualMachine. A VirtualMachineInstance
 //! without a VirtualMachine exists too: its pod is a pod like any other.
 //!
+//! An owner reference counts only with the UID of the VirtualMachineInstance: every user who may create
+//! pods can write a reference with a name.
+//!
 //! **The allocation key.** Addresses are allocated, retained and released under a key. This key is
 //! the pod's name in most cases, also for a stateful pod, because the name of such a pod recurs. The
 //! name of a virtual machine's pod never recurs, so the key is that of its virtual machine
@@ -19,7 +22,9 @@ use std::sync::Arc;
 
 use kube::core::ObjectMeta;
 use serde::Deserialize;
+use trunkline_api::kept;
 use trunkline_api::kube_resource;
+use trunkline_api::names::label;
 
 use super::interner::Interner;
 use super::row::{Key, Owner, PodRow};
@@ -31,6 +36,8 @@ const GROUP: &str = "kubevirt.io";
 pub const VIRTUAL_MACHINE: &str = "VirtualMachine";
 /// Kind of a running virtual machine.
 const INSTANCE: &str = "VirtualMachineInstance";
+/// Kind of a live migration.
+const MIGRATION: &str = "VirtualMachineInstanceMigration";
 /// Begins the name in an allocation key of a virtual machine. No name of an object has a slash.
 const PREFIX: &str = "vm/";
 
@@ -82,6 +89,49 @@ pub struct VirtualMachineInstance {
 pub struct VirtualMachineInstanceStatus {
     /// The node that runs it. At the end of a live migration KubeVirt writes the target's node.
     pub node_name: Option<String>,
+    /// The last live migration, from the moment on at which the target's pod is ready.
+    pub migration_state: Option<MigrationState>,
+}
+
+/// The last live migration of a [`VirtualMachineInstance`].
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MigrationState {
+    /// The UID of its VirtualMachineInstanceMigration.
+    pub migration_uid: String,
+    /// The target's pod.
+    pub target_pod: String,
+    /// Whether it has failed.
+    pub failed: bool,
+}
+
+/// A live migration from the API server.
+#[derive(Clone, Debug, Deserialize)]
+pub struct VirtualMachineInstanceMigration {
+    /// Name, UID and so on.
+    pub metadata: ObjectMeta,
+    /// The desired state.
+    #[serde(default)]
+    pub spec: MigrationSpec,
+    /// The observed state.
+    #[serde(default)]
+    pub status: MigrationStatus,
+}
+
+/// The desired state of a [`VirtualMachineInstanceMigration`].
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MigrationSpec {
+    /// The VirtualMachineInstance.
+    pub vmi_name: String,
+}
+
+/// The observed state of a [`VirtualMachineInstanceMigration`].
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct MigrationStatus {
+    /// `Pending`, `Scheduling`, and so on until `Succeeded` or `Failed`.
+    pub phase: String,
 }
 
 kube_resource!(VirtualMachine, NamespaceResourceScope, GROUP, "v1", VIRTUAL_MACHINE, "virtualmachines");
@@ -92,6 +142,14 @@ kube_resource!(
     "v1",
     INSTANCE,
     "virtualmachineinstances"
+);
+kube_resource!(
+    VirtualMachineInstanceMigration,
+    NamespaceResourceScope,
+    GROUP,
+    "v1",
+    MIGRATION,
+    "virtualmachineinstancemigrations"
 );
 
 /// Row of a VirtualMachine.
@@ -116,10 +174,45 @@ impl VmRow {
 /// Row of a VirtualMachineInstance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VmInstanceRow {
+    /// Its UID.
+    pub uid: Arc<str>,
     /// Its VirtualMachine.
     pub vm: Option<Owner>,
     /// The node that runs it.
     pub node: Option<Arc<str>>,
+    /// The last live migration, unless it has failed.
+    pub migration: Option<HandedOver>,
+}
+
+/// A live migration whose target's pod is ready.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HandedOver {
+    /// The UID of its VirtualMachineInstanceMigration.
+    pub job: Arc<str>,
+    /// The name of the target's pod.
+    pub target: Arc<str>,
+}
+
+/// Row of a live migration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MigrationRow {
+    /// Its UID.
+    pub uid: Arc<str>,
+    /// The name of the VirtualMachineInstance.
+    pub instance: Arc<str>,
+    /// Whether it has neither succeeded nor failed.
+    pub is_running: bool,
+}
+
+impl MigrationRow {
+    /// Row of a live migration from the API server.
+    pub fn of(migration: &VirtualMachineInstanceMigration) -> MigrationRow {
+        MigrationRow {
+            uid: migration.metadata.uid.as_deref().unwrap_or_default().into(),
+            instance: kept::cut(&migration.spec.vmi_name, kept::MAX_NAME).into(),
+            is_running: !matches!(migration.status.phase.as_str(), "Succeeded" | "Failed"),
+        }
+    }
 }
 
 impl VmInstanceRow {
@@ -127,8 +220,17 @@ impl VmInstanceRow {
     pub fn of(instance: &VirtualMachineInstance, interner: &mut Interner) -> VmInstanceRow {
         let name = instance.metadata.name.as_deref().unwrap_or_default();
         let owner = Owner::controller(&instance.metadata.owner_references, interner);
-        let node = instance.status.node_name.as_deref().filter(|node| !node.is_empty());
+        let short = |text: &&str| !text.is_empty() && text.len() <= kept::MAX_NAME;
+        let node = instance.status.node_name.as_deref().filter(short);
+        let migration = instance.status.migration_state.as_ref().filter(|state| !state.failed);
+        let migration = migration.and_then(|state| {
+            let job = Some(state.migration_uid.as_str()).filter(short)?;
+            let target = Some(state.target_pod.as_str()).filter(short)?;
+            Some(HandedOver { job: job.into(), target: target.into() })
+        });
         VmInstanceRow {
+            uid: instance.metadata.uid.as_deref().unwrap_or_default().into(),
+            migration,
             vm: owner.filter(|owner| is_virtual_machine(owner) && &*owner.name == name),
             node: node.map(|node| interner.get(node)),
         }
@@ -151,7 +253,8 @@ pub enum VmState {
 pub enum VmOfPod {
     /// It is not a virtual machine's pod.
     None,
-    /// Its VirtualMachineInstance is unknown, so its virtual machine is unknown too.
+    /// Its VirtualMachineInstance is unknown, so its virtual machine is unknown too. A
+    /// VirtualMachineInstance with another UID than the pod's owner is another one.
     Unknown,
     /// The addresses belong to this virtual machine.
     Vm(Owner),
@@ -164,6 +267,9 @@ pub struct VirtualMachines {
     pub retain: bool,
     pub(crate) vms: Table<Key, VmRow>,
     pub(crate) instances: Table<Key, VmInstanceRow>,
+    migrations: Table<Key, MigrationRow>,
+    /// The running live migrations: VirtualMachineInstance and UID.
+    running: HashMap<Key, BTreeSet<Arc<str>>>,
     /// The API server has no VirtualMachineInstances.
     pub(crate) no_instances: bool,
     /// The pods of each VirtualMachineInstance.
@@ -190,7 +296,8 @@ impl VirtualMachines {
     /// The virtual machine of a pod.
     pub fn of_pod(&self, key: &Key, pod: &PodRow) -> VmOfPod {
         let Some(instance) = self.instance_of(key, pod) else { return VmOfPod::None };
-        match self.instances.get(&instance) {
+        let is_owner = |row: &&VmInstanceRow| pod.owner.as_ref().is_some_and(|owner| owner.uid == row.uid);
+        match self.instances.get(&instance).filter(is_owner) {
             Some(row) => row.vm.clone().map_or(VmOfPod::None, VmOfPod::Vm),
             None if self.no_instances => VmOfPod::None,
             None => VmOfPod::Unknown,
@@ -209,6 +316,63 @@ impl VirtualMachines {
     /// The node that runs a virtual machine.
     pub(crate) fn node_of(&self, vm: &Key) -> Option<&str> {
         self.instances.get(vm)?.node.as_deref()
+    }
+
+    /// The target's pod of a virtual machine's last live migration, from the moment on at which the pod
+    /// is ready; none if the live migration has failed.
+    pub(crate) fn target_of(&self, vm: &Key) -> Option<&str> {
+        Some(&*self.instances.get(vm)?.migration.as_ref()?.target)
+    }
+
+    /// Whether KubeVirt created a pod of a virtual machine as the target of a live migration.
+    ///
+    /// The label names the live migration, but every user who may create pods can write a label.
+    /// KubeVirt writes the target's pod into the status of the VirtualMachineInstance when the pod is
+    /// ready. The pod needs its addresses earlier. Until then its live migration must exist, be of this
+    /// VirtualMachineInstance, and not be over.
+    pub(crate) fn is_target(&self, vm: &Key, name: &Key, pod: &PodRow) -> bool {
+        let Some(job) = pod.networking.labels.get(label::MIGRATION_JOB) else { return false };
+        let state = self.instances.get(vm).and_then(|row| row.migration.as_ref());
+        match state.filter(|state| *state.job == **job) {
+            Some(state) => state.target == name.name,
+            None => self.running.get(vm).is_some_and(|jobs| jobs.contains(job.as_str())),
+        }
+    }
+
+    /// A list of live migrations begins.
+    pub(crate) fn begin_migrations(&mut self) {
+        self.migrations.begin();
+    }
+
+    /// A list of live migrations is complete. Returns those that it does not have.
+    pub(crate) fn end_migrations(&mut self) -> Vec<Key> {
+        self.migrations.end()
+    }
+
+    /// Sets or removes a live migration. Returns the VirtualMachineInstances for which something has
+    /// changed.
+    #[must_use]
+    pub(crate) fn set_migration(&mut self, key: &Key, row: Option<MigrationRow>) -> Vec<Key> {
+        let old = match row.clone() {
+            Some(row) => self.migrations.set(key.clone(), row),
+            None => self.migrations.remove(key),
+        };
+        if old == row {
+            return Vec::new();
+        }
+        let vm = |row: &MigrationRow| Key::new(Arc::clone(&key.namespace), Arc::clone(&row.instance));
+        for row in old.iter().filter(|row| row.is_running) {
+            if let Some(jobs) = self.running.get_mut(&vm(row)) {
+                jobs.remove(&row.uid);
+                if jobs.is_empty() {
+                    self.running.remove(&vm(row));
+                }
+            }
+        }
+        for row in row.iter().filter(|row| row.is_running) {
+            self.running.entry(vm(row)).or_default().insert(Arc::clone(&row.uid));
+        }
+        old.iter().chain(&row).map(vm).collect()
     }
 
     /// The names of a virtual machine's pods.
@@ -265,6 +429,25 @@ mod tests {
         assert_eq!(vm_of_key(&key), Some(Key::new("default", "web")));
         assert_eq!(key.to_string(), "default/vm/web");
         assert_eq!(vm_of_key(&Key::new("default", "web")), None);
+    }
+
+    #[test]
+    fn live_migrations_are_indexed_by_instance() {
+        let mut vms = VirtualMachines::default();
+        let (vm, one) = (Key::new("default", "web"), Key::new("default", "m1"));
+        let row = |phase: &str| {
+            let object = json!({"metadata": {"name": "m1", "uid": "job"}, "spec": {"vmiName": "web"}, "status": {"phase": phase}});
+            Some(MigrationRow::of(&serde_json::from_value(object).unwrap()))
+        };
+        let has = |vms: &VirtualMachines| vms.running.get(&vm).is_some_and(|jobs| jobs.contains("job"));
+        assert_eq!(vms.set_migration(&one, row("")), [vm.clone()]);
+        assert!(has(&vms));
+        assert_eq!(vms.set_migration(&one, row("Running")), [], "only the end matters");
+        assert_eq!(vms.set_migration(&one, row("Succeeded")), [vm.clone(), vm.clone()]);
+        assert!(!has(&vms) && vms.running.is_empty());
+        assert_eq!(vms.set_migration(&one, row("Scheduling")).len(), 2);
+        assert_eq!(vms.set_migration(&one, None), [vm.clone()]);
+        assert!(vms.running.is_empty());
     }
 
     #[test]

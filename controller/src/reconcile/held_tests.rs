@@ -225,7 +225,12 @@ fn next_pod_of_a_virtual_machine_waits_and_a_migration_target_does_not() {
     state.cluster.vms.retain = true;
     let of = key_of_vm(&"default".into(), "web");
     state.set_vm(&key("web"), VmRow { uid: "vm".into(), deleting: false });
-    let runs_on = |node: Option<&str>| VmInstanceRow { node: node.map(Into::into), vm: Some(vm_owner()) };
+    let runs_on = |node: Option<&str>| VmInstanceRow {
+        uid: "vm".into(),
+        vm: Some(vm_owner()),
+        node: node.map(Into::into),
+        migration: None,
+    };
     state.set_vm_instance(&key("web"), runs_on(None));
     state.set_instance(&key("10-9-0-1"), instance(1, "VirtualMachine", &attached(), false));
     state.set_pod(&key("launcher-b"), pod("launcher-b", "b", "n2", "VirtualMachineInstance"));

@@ -142,8 +142,9 @@ pub enum AllocationRefusal {
     StillAttached(#[from] StillAttached),
     /// It is unknown whether a virtual machine keeps the pod's addresses.
     #[error(
-        "VirtualMachineInstance {instance} is not known, so it is not known whether a VirtualMachine keeps the \
-         addresses: if this stays, allow the controller to list and watch virtualmachineinstances.kubevirt.io"
+        "VirtualMachineInstance {instance} is not known, or has another UID than the pod's owner reference, so it is not \
+         known whether a VirtualMachine keeps the addresses: if this stays, delete a pod of an earlier \
+         VirtualMachineInstance, or allow the controller to list and watch virtualmachineinstances.kubevirt.io"
     )]
     UnknownVm {
         /// The pod's VirtualMachineInstance.

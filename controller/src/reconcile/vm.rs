@@ -19,7 +19,8 @@
 //! virtual machine keeps its addresses as long as it exists.
 //!
 //! **Live migration.** KubeVirt creates the target's pod, waits until it runs, copies the memory, and
-//! then writes the target's node to the VirtualMachineInstance's status. So both pods need the same
+//! then writes the target's node to the VirtualMachineInstance's status. A pod is a target only if its live
+//! migration exists, and if the status names it from the time on at which the pod is ready. So both pods need the same
 //! addresses for a while, and an address has one IPInstance:
 //!
 //! | time | `spec.binding` | labels, and the annotation `trunkline.io/migration-target` |
@@ -40,7 +41,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use kube::Api;
-use trunkline_api::names::label;
 use trunkline_api::pod::IpFamily;
 use trunkline_api::resources::MigrationTarget;
 
@@ -71,7 +71,7 @@ pub fn subject<'a>(cluster: &'a Cluster, key: &'a Key) -> Option<Subject<'a>> {
     let pods = pods_of(cluster, key, &vm);
     let bound: BTreeSet<&str> = cluster.instances_of(key).iter().map(|(_, row)| &*row.pod_uid).collect();
     let rows: Vec<(&Key, &PodRow)> = pods.iter().map(|(key, pod, _)| (*key, *pod)).collect();
-    let chosen = choose(&rows, &bound, cluster.vms.node_of(&vm))?;
+    let chosen = choose(&rows, &bound, cluster.vms.node_of(&vm), cluster.vms.target_of(&vm))?;
     let (key, pod, owner) = pods.into_iter().find(|(key, ..)| *key == chosen)?;
     Some(Subject { key, pod: Cow::Borrowed(pod), vm: Some(owner) })
 }
@@ -105,19 +105,23 @@ fn is_ready(pod: &PodRow) -> bool {
 }
 
 /// The pod of a virtual machine that has or gets its addresses. `bound` has the UIDs in the
-/// bindings of its IPInstances, `node` is the node in the status of its VirtualMachineInstance.
+/// bindings of its IPInstances, `node` and `target` are the node and the target's pod of a live migration
+/// in the status of its VirtualMachineInstance.
 pub fn choose<'a>(
     pods: &[(&'a Key, &PodRow)],
     bound: &BTreeSet<&str>,
     node: Option<&str>,
+    target: Option<&str>,
 ) -> Option<&'a Key> {
+    let is_named = |key: &Key| target == Some(&*key.name);
     let is_bound = |pod: &PodRow| bound.contains(&*pod.uid);
     let is_there = |pod: &PodRow| node.is_some() && pod.node.as_deref() == node;
     let ready = pods.iter().filter(|(_, pod)| is_ready(pod) && pod.selected);
-    let next = ready.min_by_key(|(key, pod)| (!is_there(pod), *key));
+    let next = ready.min_by_key(|(key, pod)| (!is_there(pod), !is_named(key), *key));
     match pods.iter().find(|(_, pod)| is_bound(pod) && uses(pod)) {
         // The live migration is complete.
-        Some((_, pod)) if !is_there(pod) && next.is_some_and(|(_, next)| is_there(next)) => {}
+        Some((_, pod))
+            if !is_there(pod) && next.is_some_and(|(key, next)| is_there(next) && is_named(key)) => {}
         Some((key, pod)) => return is_ready(pod).then_some(*key),
         None => {}
     }
@@ -153,7 +157,9 @@ pub(super) fn redirect(
     let rows = cluster.instances_of(key);
     // The source of the last live migration may have been the target of an earlier one.
     let was_source = |pod: &PodRow| rows.iter().any(|(_, row)| row.source_pod.as_ref() == Some(&pod.uid));
-    let target = pods.iter().find(|(other, pod, _)| *other != name && is_target(pod) && !was_source(pod));
+    let is_target = |name: &Key, pod: &PodRow| is_target(cluster, vm, name, pod);
+    let target =
+        pods.iter().find(|(other, pod, _)| *other != name && is_target(other, pod) && !was_source(pod));
     let target = target.map(|(name, pod, _)| reference(name, pod));
     let rows = rows.iter().filter(|(_, row)| {
         let of_interface = row.interface.as_ref() == interface && !row.deleting;
@@ -168,8 +174,8 @@ pub(super) fn redirect(
 }
 
 /// Whether a pod is the target of a live migration, and needs addresses now.
-fn is_target(pod: &PodRow) -> bool {
-    is_ready(pod) && pod.selected && pod.networking.labels.contains_key(label::MIGRATION_JOB)
+fn is_target(cluster: &Cluster, vm: &Key, name: &Key, pod: &PodRow) -> bool {
+    is_ready(pod) && pod.selected && cluster.vms.is_target(vm, name, pod)
 }
 
 /// Decides for an interface of a virtual machine. `pods` are its pods, `pod` the row of the interface
@@ -288,7 +294,11 @@ pub(super) fn belongs_to_vm(cluster: &Cluster, key: &Key, pod: &PodRow) -> Resul
         // The source of a live migration that is complete.
         VmOfPod::Vm(_) if !pod.addresses.is_empty() => Ok(true),
         VmOfPod::Vm(_) => match subject(cluster, &of) {
-            Some(chosen) if chosen.key != key && pod.selected && !is_target(pod) => {
+            Some(chosen)
+                if chosen.key != key
+                    && pod.selected
+                    && !vm_of_key(&of).is_some_and(|vm| is_target(cluster, &vm, key, pod)) =>
+            {
                 Err(AllocationRefusal::VmInUse { vm: vm(), pod: chosen.key.name.to_string() })
             }
             _ => Ok(true),

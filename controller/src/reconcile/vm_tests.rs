@@ -5,11 +5,12 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use trunkline_api::kube::IPInstanceObject;
+use trunkline_api::names::label;
 use trunkline_api::resources::LabelSelector;
 
 use super::*;
 use crate::cluster::pod::Pod;
-use crate::cluster::vm::{VmInstanceRow, VmRow};
+use crate::cluster::vm::{HandedOver, MigrationRow, VmInstanceRow, VmRow};
 use crate::cluster::{Interner, NodeRow};
 use crate::reconcile::plan::{AssignPlan, Plan};
 use crate::selection::Policy;
@@ -83,7 +84,7 @@ fn one_pod_has_the_addresses() {
     ] {
         let keys: Vec<Key> = pods.iter().map(|pod| key(&pod.uid)).collect();
         let pods: Vec<(&Key, &PodRow)> = keys.iter().zip(&pods).collect();
-        let found = choose(&pods, &BTreeSet::from([bound]), None);
+        let found = choose(&pods, &BTreeSet::from([bound]), None, None);
         assert_eq!(found.map(|key| &*key.name), chosen, "{case}");
     }
 }
@@ -236,7 +237,7 @@ fn state() -> ControllerState {
 }
 
 fn known_instance() -> VmInstanceRow {
-    let instance = json!({"metadata": {"name": "web", "ownerReferences": [vm()]}});
+    let instance = json!({"metadata": {"name": "web", "uid": "vmi", "ownerReferences": [vm()]}});
     VmInstanceRow::of(&serde_json::from_value(instance).unwrap(), &mut Interner::default())
 }
 
@@ -302,7 +303,7 @@ fn pods_of_other_instances_are_plain() {
         let mut state = state();
         state.cluster.vms.no_instances = !listed;
         if listed {
-            state.set_vm_instance(&key("web"), VmInstanceRow { vm: None, node: None });
+            state.set_vm_instance(&key("web"), VmInstanceRow { vm: None, ..known_instance() });
         }
         state.set_pod(&key("one"), pod("one", "n1"));
         assert!(matches!(plan(&mut state, &of_web()), Ok(Plan::Nothing)));
@@ -339,6 +340,18 @@ fn runs_on(node: &str) -> VmInstanceRow {
     VmInstanceRow { node: Some(node.into()), ..known_instance() }
 }
 
+/// As KubeVirt writes it when the target's pod of the live migration `job` is ready.
+fn handed_over(node: &str, target: &str) -> VmInstanceRow {
+    let migration = Some(HandedOver { job: "job".into(), target: target.into() });
+    VmInstanceRow { migration, ..runs_on(node) }
+}
+
+/// The live migration `job` of the virtual machine.
+fn begin_migration(state: &mut ControllerState) {
+    let row = MigrationRow { uid: "job".into(), instance: "web".into(), is_running: true };
+    state.set_vm_migration(&key("web-job"), Some(row));
+}
+
 fn redirects(plan: Result<Plan, AllocationRefusal>) -> Vec<(String, bool)> {
     match plan {
         Ok(Plan::Redirect(all)) => {
@@ -351,6 +364,7 @@ fn redirects(plan: Result<Plan, AllocationRefusal>) -> Vec<(String, bool)> {
 #[test]
 fn binding_moves_at_the_end_of_a_live_migration() {
     let mut state = state();
+    begin_migration(&mut state);
     state.set_vm_instance(&key("web"), runs_on("n1"));
     state.set_pod(&key("one"), pod("one", "n1"));
     let bound = instance(A, "one", &vm());
@@ -370,7 +384,7 @@ fn binding_moves_at_the_end_of_a_live_migration() {
     state.set_pod(&key("two"), PodRow { failed: true, ..target("two", "n2") });
     assert_eq!(redirects(plan(&mut state, &of_web())), [("one".to_owned(), false)]);
     state.set_pod(&key("two"), target("two", "n2"));
-    state.set_vm_instance(&key("web"), runs_on("n2"));
+    state.set_vm_instance(&key("web"), handed_over("n2", "two"));
     let given = assignment(plan(&mut state, &of_web()));
     assert_eq!((given.pod_key, given.granted.addresses[0].rebind), (key("two"), true));
     state.set_instance(&key(A), InstanceRow { version: 3, target: None, ..instance(A, "two", &vm()) });
@@ -383,6 +397,7 @@ fn binding_moves_at_the_end_of_a_live_migration() {
 #[test]
 fn source_of_a_live_migration_is_no_target_of_the_next_one() {
     let mut state = state();
+    begin_migration(&mut state);
     state.set_vm_instance(&key("web"), runs_on("n1"));
     state.set_pod(&key("one"), target("one", "n1"));
     state.set_pod(&key("two"), target("two", "n2"));
@@ -401,4 +416,59 @@ fn target_gets_the_addresses_of_a_source_that_ended() {
     state.set_pod(&key("two"), target("two", "n2"));
     state.set_instance(&key(A), instance(A, "one", &vm()));
     assert_eq!(assignment(plan(&mut state, &of_web())).pod_key, key("two"));
+}
+
+/// Each forged pod has the label of a target, and is on the node of the attacker's choice.
+#[test]
+fn only_a_pod_that_kubevirt_names_is_a_target() {
+    let with_uid = |mut pod: PodRow, uid: &str| {
+        if let Some(owner) = &mut pod.owner {
+            owner.uid = uid.into();
+        }
+        pod
+    };
+    let start = || {
+        let mut state = state();
+        state.set_vm_instance(&key("web"), runs_on("n1"));
+        state.set_pod(&key("one"), pod("one", "n1"));
+        state.set_instance(&key(A), instance(A, "one", &vm()));
+        state
+    };
+    let unchanged = |state: &mut ControllerState, case: &str| {
+        assert!(matches!(plan(state, &of_web()), Ok(Plan::Nothing)), "{case}");
+    };
+    // Without a live migration the label means nothing, and neither does the name of the owner.
+    let mut state = start();
+    state.set_pod(&key("forged"), target("forged", "n2"));
+    unchanged(&mut state, "no live migration");
+    let refused = plan(&mut state, &key("forged")).unwrap_err().to_string();
+    assert!(refused.contains("pod one has the addresses"), "{refused}");
+    begin_migration(&mut state);
+    state.set_pod(&key("forged"), with_uid(target("forged", "n2"), "guessed"));
+    unchanged(&mut state, "the UID of another owner");
+    let refused = plan(&mut state, &key("forged")).unwrap_err().to_string();
+    assert!(refused.contains("has another UID"), "{refused}");
+
+    // The live migration of another virtual machine, and one that is over.
+    for (instance, is_running) in [("other", true), ("web", false)] {
+        let mut state = start();
+        let row = MigrationRow { uid: "job".into(), instance: instance.into(), is_running };
+        state.set_vm_migration(&key("m"), Some(row));
+        state.set_pod(&key("forged"), target("forged", "n2"));
+        unchanged(&mut state, instance);
+    }
+
+    // KubeVirt names the target: a second pod with the label is none.
+    let mut state = start();
+    begin_migration(&mut state);
+    state.set_vm_instance(&key("web"), handed_over("n1", "two"));
+    state.set_pod(&key("forged"), target("forged", "n2"));
+    unchanged(&mut state, "another pod is named");
+    state.set_pod(&key("two"), target("two", "n2"));
+    assert_eq!(redirects(plan(&mut state, &of_web())), [("two".to_owned(), true)]);
+    // The end: a pod on the target's node whose name sorts first does not get the addresses.
+    state.set_vm_instance(&key("web"), handed_over("n2", "two"));
+    assert_eq!(assignment(plan(&mut state, &of_web())).pod_key, key("two"));
+    state.set_vm_instance(&key("web"), runs_on("n2"));
+    assert!(!matches!(plan(&mut state, &of_web()), Ok(Plan::Assign(_))), "no live migration is known");
 }

@@ -14,7 +14,7 @@ use trunkline_api::pod::IpFamily;
 use trunkline_api::resources::Subnet;
 
 use super::{Context, ipinstance, pod, subnet};
-use crate::cluster::vm::VmInstanceRow;
+use crate::cluster::vm::{MigrationRow, VmInstanceRow};
 use crate::cluster::{InstanceRow, Key, NetworkingMetadata, NodeRow, Owner, PodLifecycle, PodRow};
 use crate::ipam::{AllocatedAddresses, Assigned, State};
 use crate::state::{ControllerState, PendingCreate, Queues};
@@ -448,7 +448,9 @@ fn leader_with_vm(answer: impl Fn(&SentRequest) -> (u16, Value) + Clone + Send +
                 name: "web".into(),
                 uid: "v".into(),
             }),
+            uid: "w".into(),
             node: None,
+            migration: None,
         };
         state.set_vm_instance(&key("web"), row);
         let owner = Owner {
@@ -565,6 +567,8 @@ async fn target_of_a_live_migration_is_in_labels_and_annotation() {
         let mut target = PodRow { uid: "target".into(), node: Some("n2".into()), ..source };
         target.networking.labels.insert("kubevirt.io/migrationJobUID".to_owned(), "job".to_owned());
         state.set_pod(&key("virt-launcher-web-a1b2c"), target);
+        let migration = MigrationRow { uid: "job".into(), instance: "web".into(), is_running: true };
+        state.set_vm_migration(&key("migration-of-web"), Some(migration));
     });
     assert!(pod::reconcile(leader.context.clone(), Key::new("default", "vm/web")).await.is_ok());
     let sent = leader.sent();

@@ -1,7 +1,10 @@
-//! Watches of KubeVirt's VirtualMachines and VirtualMachineInstances.
+//! Watches of KubeVirt's VirtualMachines, VirtualMachineInstances and live migrations.
 
 use super::{Watched, key};
-use crate::cluster::vm::{VirtualMachine, VirtualMachineInstance, VmInstanceRow, VmRow};
+use crate::cluster::vm::{
+    MigrationRow, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration, VmInstanceRow,
+    VmRow,
+};
 use crate::state::ControllerState;
 
 impl Watched for VirtualMachine {
@@ -56,5 +59,27 @@ impl Watched for VirtualMachineInstance {
 
     fn missing(state: &mut ControllerState) {
         state.cluster.vms.no_instances = true;
+    }
+}
+
+impl Watched for VirtualMachineInstanceMigration {
+    fn begin(state: &mut ControllerState) {
+        state.cluster.vms.begin_migrations();
+    }
+
+    fn apply(self, state: &mut ControllerState) {
+        let key = key(&self.metadata, state);
+        state.set_vm_migration(&key, Some(MigrationRow::of(&self)));
+    }
+
+    fn remove(self, state: &mut ControllerState) {
+        let key = key(&self.metadata, state);
+        state.set_vm_migration(&key, None);
+    }
+
+    fn end(state: &mut ControllerState) {
+        for key in state.cluster.vms.end_migrations() {
+            state.set_vm_migration(&key, None);
+        }
     }
 }

@@ -78,15 +78,18 @@ pub(crate) const POLICIES: [Unseen; 3] = {
 };
 
 /// The controller's rights for virtual machines, in a test without `--vm-ip-retain`.
-pub(crate) const VMS: [Unseen; 5] = {
+pub(crate) const VMS: [Unseen; 7] = {
     const WHY: &str = "without --vm-ip-retain: kube/vms";
     const INSTANCES: &str = "virtualmachineinstances.kubevirt.io";
+    const MIGRATIONS: &str = "virtualmachineinstancemigrations.kubevirt.io";
     [
         ("controller", "get", "virtualmachines.kubevirt.io", WHY),
         ("controller", "list", "virtualmachines.kubevirt.io", WHY),
         ("controller", "watch", "virtualmachines.kubevirt.io", WHY),
         ("controller", "list", INSTANCES, WHY),
         ("controller", "watch", INSTANCES, WHY),
+        ("controller", "list", MIGRATIONS, WHY),
+        ("controller", "watch", MIGRATIONS, WHY),
     ]
 };
 

@@ -536,7 +536,7 @@ fn pods_of_a_bound_namespace_get_only_its_networks() {
     }
     cluster.multus.begin();
     for name in ["bound", "labelled", "further", "free"] {
-        let network = crate::multus::MultusNetwork { network: "bgp".to_owned(), subnet: String::new() };
+        let network = multus::MultusNetwork { network: "bgp".to_owned(), subnet: String::new() };
         cluster.multus.set(Key::new(name, "bgp"), Some(network));
     }
     assert!(cluster.multus.end().is_empty());

@@ -17,7 +17,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use trunkline_api::resources::parse_mac;
 
-use super::vms::{CRDS, owner};
+use super::vms::{CRDS, KINDS, create_migration, owner};
 use super::{Test, Verdict, crds, two_racks};
 use crate::client;
 use crate::cni::{self, Identity, Sandbox};
@@ -79,7 +79,7 @@ fn test(
 ) -> Result<Verdict> {
     crds::install(cluster)?;
     cluster.apply(CRDS)?;
-    for kind in ["virtualmachines", "virtualmachineinstances"] {
+    for kind in KINDS {
         let crd = format!("crd/{kind}.kubevirt.io");
         cluster.kubectl(["wait", "--for=condition=Established", "--timeout=60s", &crd])?;
     }
@@ -322,9 +322,21 @@ impl Migration<'_> {
         self.cluster.kubectl(["patch", "vmi", vm, "--type=merge", "-p", &status]).map(drop)
     }
 
+    /// KubeVirt names a ready target in the status of the VirtualMachineInstance.
+    fn hand_over(&self, vm: &str, pod: &str) -> Result<()> {
+        let job = self.uid("vmim", &format!("job-of-{pod}"))?;
+        let state =
+            json!({"status": {"migrationState": {"migrationUid": job, "targetPod": pod}}}).to_string();
+        self.cluster.kubectl(["patch", "vmi", vm, "--type=merge", "-p", &state]).map(drop)
+    }
+
     /// Creates a pod of the virtual machine, and attaches it as its node's kubelet does.
     fn launch(&self, vm: &str, pod: &str, node: &str, is_target: bool, network: &str) -> Result<Launcher> {
-        let labels = if is_target { json!({JOB: "job"}) } else { json!({}) };
+        let labels = if is_target {
+            json!({JOB: create_migration(self.cluster, &format!("job-of-{pod}"), vm)?})
+        } else {
+            json!({})
+        };
         let object = json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": {
@@ -344,6 +356,9 @@ impl Migration<'_> {
         self.cluster.wait(Pretended::new(self.cluster.client()).report("default", pod, &addresses))?;
         let link: Value = serde_json::from_str(&sandbox.ns.ip(["-j", "link", "show", "dev", "eth0"])?)?;
         let mac = parse_mac(link[0]["address"].as_str().context("a MAC address")?)?;
+        if is_target {
+            self.hand_over(vm, pod)?;
+        }
         Ok(Launcher { sandbox, addresses, mac })
     }
 

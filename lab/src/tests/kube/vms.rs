@@ -27,6 +27,10 @@ const VM: &str = "networking.alibaba.com/vm";
 /// The address and MAC that hybridnet left for a stopped virtual machine.
 const LEFT: (&str, &str) = ("10.1.0.50", "02:12:34:aa:bb:cc");
 
+/// The kinds of KubeVirt in [`CRDS`].
+pub(super) const KINDS: [&str; 3] =
+    ["virtualmachines", "virtualmachineinstances", "virtualmachineinstancemigrations"];
+
 /// The kinds of KubeVirt, without their schemas.
 pub(super) const CRDS: &str = "
 apiVersion: apiextensions.k8s.io/v1
@@ -49,6 +53,19 @@ spec:
   group: kubevirt.io
   scope: Namespaced
   names: { plural: virtualmachineinstances, singular: virtualmachineinstance, kind: VirtualMachineInstance, shortNames: [vmi] }
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema: { openAPIV3Schema: { type: object, x-kubernetes-preserve-unknown-fields: true } }
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: { name: virtualmachineinstancemigrations.kubevirt.io }
+spec:
+  group: kubevirt.io
+  scope: Namespaced
+  names: { plural: virtualmachineinstancemigrations, singular: virtualmachineinstancemigration, kind: VirtualMachineInstanceMigration, shortNames: [vmim] }
   versions:
   - name: v1
     served: true
@@ -78,7 +95,7 @@ fn vms(context: &Context) -> Result<Verdict> {
         let program = context.controller()?;
         crds::install(cluster)?;
         cluster.apply(CRDS)?;
-        for kind in ["virtualmachines", "virtualmachineinstances"] {
+        for kind in KINDS {
             let crd = format!("crd/{kind}.kubevirt.io");
             cluster.kubectl(["wait", "--for=condition=Established", "--timeout=60s", &crd])?;
         }
@@ -193,18 +210,28 @@ impl Vms<'_> {
         self.delete("vmi", instance)
     }
 
-    /// Two live migrations from n1 to n2: the target's pod fails, then another one takes over.
+    /// Two live migrations from n1 to n2: the target's pod fails, then another one takes over. Pods with
+    /// forged labels and owners get nothing.
     fn migrate(&self, vm: &str, source: &str, addresses: &[String]) -> Result<()> {
-        let runs_on = |node: &str| {
-            let status = json!({"status": {"nodeName": node}}).to_string();
+        let write = |state: &Value| {
+            let status = json!({"status": state}).to_string();
             self.cluster.kubectl(["patch", "vmi", vm, "--type=merge", "-p", &status]).map(drop)
         };
-        let labels = json!({"kubevirt.io/migrationJobUID": "job"});
-        runs_on("n1")?;
+        write(&json!({"nodeName": "n1"}))?;
+        // No live migration has this UID.
+        self.create_pod(vm, "a-forged", "n2", &json!({"kubevirt.io/migrationJobUID": "guessed"}))?;
         for (name, fails) in [("virt-launcher-web-4", true), ("virt-launcher-web-5", false)] {
-            self.create_pod(vm, name, "n2", &labels)?;
+            let job = create_migration(self.cluster, &format!("job-of-{name}"), vm)?;
+            self.create_pod(vm, name, "n2", &json!({"kubevirt.io/migrationJobUID": job}))?;
+            self.migrates(vm, source, name)?;
+            // KubeVirt names the target when it is ready.
+            write(
+                &json!({"migrationState": {"migrationUid": job, "targetPod": name, "targetNode": "n2", "failed": false}}),
+            )?;
             self.migrates(vm, source, name)?;
             if fails {
+                write(&json!({"migrationState": {"failed": true}}))?;
+                end_migration(self.cluster, &format!("job-of-{name}"), "Failed")?;
                 let failed = json!({"status": {"phase": "Failed"}}).to_string();
                 self.cluster.kubectl([
                     "patch",
@@ -220,9 +247,11 @@ impl Vms<'_> {
                 self.cluster.wait(self.pretended.delete("default", name))?;
             }
         }
-        runs_on("n2")?;
+        // The name of this pod sorts before that of the target.
+        write(&json!({"nodeName": "n2"}))?;
         let moved = self.bound(vm, "virt-launcher-web-5", "n2", 2)?;
         ensure!(moved == addresses, "{vm} has {moved:?} after a migration");
+        self.cluster.wait(self.pretended.delete("default", "a-forged"))?;
         self.cluster.wait(self.pretended.delete("default", source))
     }
 
@@ -326,6 +355,23 @@ impl Vms<'_> {
         let wanted = |all: &[Value]| all.len() == count && all.iter().all(is_retained);
         self.instances(&format!("{VM}={vm}"), &format!("{count}, retained"), wanted).map(drop)
     }
+}
+
+/// Creates a live migration as a user does, and returns its UID.
+pub(super) fn create_migration(cluster: &Cluster, name: &str, vm: &str) -> Result<String> {
+    let migration = json!({
+        "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstanceMigration",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"vmiName": vm}, "status": {"phase": "Scheduling"},
+    });
+    cluster.apply(&migration.to_string())?;
+    cluster.kubectl(["get", "vmim", name, "-o", "jsonpath={.metadata.uid}"])
+}
+
+/// Writes the end of a live migration.
+pub(super) fn end_migration(cluster: &Cluster, name: &str, phase: &str) -> Result<()> {
+    let status = json!({"status": {"phase": phase}}).to_string();
+    cluster.kubectl(["patch", "vmim", name, "--type=merge", "-p", &status]).map(drop)
 }
 
 pub(super) fn owner(kind: &str, name: &str, uid: &str) -> Value {
