@@ -161,6 +161,7 @@ fn chart(context: &Lab) -> Result<Verdict> {
         (&["--set", "uninstall=true"], "uninstall-cni"),
         (&["--set", "services.defaultClass=true"], "--default-load-balancer-class"),
         (&["--set", "services.enabled=false"], "--service-addresses=false"),
+        (&["--set", "services.denyExternalIPsOfPools=true"], "name: trunkline-external-ips"),
         (&["--set", "networkPolicies.enabled=false"], "networkPolicies: {enabled: false}"),
         (&["--set", "tenancy.enabled=true"], "name: trunkline-tenancy"),
         (&["--set", "tenancy.enabled=true"], "--tenancy=true"),

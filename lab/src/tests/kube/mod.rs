@@ -8,6 +8,7 @@ mod controller;
 mod cordon;
 pub(crate) mod crds;
 mod disturbed;
+mod external_ips;
 mod finalizers;
 mod flows;
 mod hostile;
@@ -52,6 +53,7 @@ pub(super) const TESTS: &[&[Test]] = &[
     cordon::TESTS,
     crds::TESTS,
     disturbed::TESTS,
+    external_ips::TESTS,
     finalizers::TESTS,
     hostile::TESTS,
     leader::TESTS,
