@@ -98,6 +98,24 @@ pub fn cut(text: &str, bound: usize) -> &str {
     text.get(..end).unwrap_or_default()
 }
 
+/// Joins the texts of faults. Beyond the bound the number of the others follows.
+pub fn join(faults: &[String], bound: usize) -> String {
+    let mut text = String::new();
+    for (index, fault) in faults.iter().enumerate() {
+        let separator = if index == 0 { "" } else { "; " };
+        if text.len() + separator.len() + fault.len() > bound {
+            let (first, rest) = match index {
+                0 => (cut(fault, bound), faults.len() - 1),
+                _ => (text.as_str(), faults.len() - index),
+            };
+            return if rest == 0 { first.to_owned() } else { format!("{first}; and {rest} more faults") };
+        }
+        text.push_str(separator);
+        text.push_str(fault);
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,6 +131,20 @@ mod tests {
         assert_eq!(octets_of(Some(&map), &POD_ANNOTATIONS), annotation::IP_POOL.len() + 8);
         assert_eq!(octets(Some(&map)), 25 + annotation::IP_POOL.len() + 8);
         assert!(keep(None, &POD_ANNOTATIONS).is_empty());
+    }
+
+    #[test]
+    fn texts_of_faults_are_bounded() {
+        let texts = |all: &[&str]| all.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+        for (faults, bound, text) in [
+            (&["a", "b"][..], 4, "a; b"),
+            (&["a", "b", "c"], 4, "a; b; and 1 more faults"),
+            (&["abcdef"], 4, "abcd"),
+            (&["abcdef", "b"], 4, "abcd; and 1 more faults"),
+            (&[], 4, ""),
+        ] {
+            assert_eq!(join(&texts(faults), bound), text);
+        }
     }
 
     #[test]

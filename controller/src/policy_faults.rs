@@ -83,7 +83,7 @@ impl PolicyFaults {
             table.remove(key);
             return false;
         }
-        let policy = FaultyPolicy { uid: uid.into(), text: bounded(faults) };
+        let policy = FaultyPolicy { uid: uid.into(), text: kept::join(faults, MAX_TEXT) };
         if table.set(key.clone(), policy.clone()).as_ref() == Some(&policy) {
             return false;
         }
@@ -114,22 +114,6 @@ impl PolicyFaults {
             table.remove(&key);
         }
     }
-}
-
-/// The texts of the first faults, and the number of all others.
-fn bounded(faults: &[String]) -> String {
-    let mut text = String::new();
-    for (index, fault) in faults.iter().enumerate() {
-        if text.len() + fault.len() > MAX_TEXT {
-            let rest = faults.len() - index;
-            return format!("{}; {rest} more faults", kept::cut(&text, MAX_TEXT));
-        }
-        if index > 0 {
-            text.push_str("; ");
-        }
-        text.push_str(fault);
-    }
-    text
 }
 
 #[cfg(test)]
@@ -168,10 +152,10 @@ mod tests {
     #[test]
     fn text_about_a_policy_is_bounded() {
         let many: Vec<String> = (0..10_000).map(|number| format!("spec.ingress[{number}]: x")).collect();
-        let text = bounded(&many);
+        let mut faults = PolicyFaults::default();
+        assert!(faults.set(KIND, &Key::new("default", "bad"), "u", &many));
+        let text = &faults.tables[KIND as usize].get(&Key::new("default", "bad")).unwrap().text;
         assert!(text.len() < 1024 && text.ends_with(" more faults"), "{text}");
-        assert_eq!(bounded(&["x".repeat(1 << 20)]), "; 1 more faults");
-        assert_eq!(bounded(&["a".to_owned(), "b".to_owned()]), "a; b");
     }
 
     #[test]

@@ -29,6 +29,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use trunkline_api::kept;
 use trunkline_api::pod::{IpFamily, Pools, ordinal, retains};
 use trunkline_api::validate::Fault;
 
@@ -126,9 +127,12 @@ fn shown(ordinal: Option<usize>) -> String {
     ordinal.map_or_else(|| "a pod without an ordinal".to_owned(), |ordinal| format!("ordinal {ordinal}"))
 }
 
-/// The texts of faults.
+/// Most octets of the text about a pod. An event has at most 1024.
+const MAX_TEXT: usize = 1000;
+
+/// The texts of faults, within a bound: an annotation can have thousands of faults.
 pub(super) fn joined(faults: &[Fault]) -> String {
-    faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    kept::join(&faults.iter().map(ToString::to_string).collect::<Vec<_>>(), MAX_TEXT)
 }
 
 /// Decides for an interface of a pod. `instances` are the IPInstances of the interface and of the pod's

@@ -817,3 +817,12 @@ fn plan_with(
     state.set_pod(&key(name), pod);
     state.plan_eth0(&key(name), policy, 1, now())
 }
+
+#[test]
+fn text_about_a_pod_is_bounded() {
+    let mut state = state();
+    let pool = ",".repeat(30_000);
+    let refused = plan(&mut state, "web-1", pod("n1", "StatefulSet", &[(annotation::IP_POOL, &pool)]));
+    let text = refused.unwrap_err().to_string();
+    assert!(text.len() < 1100 && text.ends_with(" more faults"), "{} octets", text.len());
+}

@@ -20,6 +20,7 @@ use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview
 use serde_json::Value;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
+use trunkline_api::kept;
 use trunkline_api::kube::{Kind, Lenient, Object};
 use trunkline_api::names::{GROUP, MULTICLUSTER_GROUP, OWN_GROUP};
 use trunkline_api::resources::{
@@ -91,6 +92,9 @@ impl From<RuleResult> for ReviewResponse {
         ReviewResponse { faults: verdict.err().unwrap_or_default(), ..ReviewResponse::default() }
     }
 }
+
+/// Most octets of the text of a refusal, which the log has too.
+const MAX_TEXT: usize = 8 << 10;
 
 /// Number of concurrent reviews that read from the API server, for all sources.
 /// [`super::server::LIMITS`] has the share of one source.
@@ -519,7 +523,7 @@ fn respond(
 }
 
 fn texts(faults: &[Fault]) -> String {
-    faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    kept::join(&faults.iter().map(ToString::to_string).collect::<Vec<_>>(), MAX_TEXT)
 }
 
 /// The kind as a metric label. A label must not have arbitrary values from a request.
