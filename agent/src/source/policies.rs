@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 use trunkline_api::names::{POLICY_MODE_AUDIT, annotation, label};
+use trunkline_api::network_policy::Read;
 use trunkline_api::resources::ObjectMeta;
 
 use crate::netpolicy::Labels;
 use crate::netpolicy::feed::{PolicyInput, PolicyObject};
 use crate::netpolicy::input::{Change, ClusterPolicy, Namespace, NetworkPolicy};
 
-/// The policies and Namespaces of a folder. They have no faults: a fault refuses the folder.
+/// The policies and Namespaces of a folder. They have no faults: a fault refuses the folder. Only a
+/// policy above its bound does not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PolicyObjects {
     /// The NetworkPolicies.
@@ -47,10 +49,10 @@ impl PolicyObjects {
         }
         [
             PolicyInput::Network(Change::Listed(
-                network.into_iter().map(PolicyObject::of_manifest).collect(),
+                network.into_iter().map(|policy| of_manifest(without_faults(policy).limit())).collect(),
             )),
             PolicyInput::Cluster(Change::Listed(
-                cluster.into_iter().map(PolicyObject::of_manifest).collect(),
+                cluster.into_iter().map(|policy| of_manifest(without_faults(policy).limit())).collect(),
             )),
             PolicyInput::Namespaces(Change::Listed(namespaces.into_values().collect())),
             PolicyInput::Pods(Change::Listed(Vec::new())),
@@ -68,8 +70,10 @@ impl PolicyObjects {
     }
 }
 
-impl<T> PolicyObject<T> {
-    fn of_manifest(policy: T) -> PolicyObject<T> {
-        PolicyObject { policy, faults: Vec::new(), generation: 0, uid: "".into() }
-    }
+fn of_manifest<T>(read: Read<T>) -> PolicyObject<T> {
+    PolicyObject { faults: read.fault_texts(), policy: read.object, generation: 0, uid: "".into() }
+}
+
+fn without_faults<T>(object: T) -> Read<T> {
+    Read { object, faults: Vec::new() }
 }

@@ -33,19 +33,19 @@ pub struct ClusterNetworkPolicyObject {
 }
 
 impl NetworkPolicyObject {
-    /// Reads the policy.
+    /// Reads the policy. Above its bound, the policy is a stub.
     pub fn read(&self) -> Read<NetworkPolicy> {
         let namespace = self.metadata.namespace.as_deref().unwrap_or_default();
         let name = self.metadata.name.as_deref().unwrap_or_default();
-        read_network_policy(ObjectKey::new(namespace, name), &self.spec)
+        read_network_policy(ObjectKey::new(namespace, name), &self.spec).limit()
     }
 }
 
 impl ClusterNetworkPolicyObject {
-    /// Reads the policy.
+    /// Reads the policy. Above its bound, the policy is a stub.
     pub fn read(&self) -> Read<ClusterPolicy> {
         let name = self.metadata.name.as_deref().unwrap_or_default();
-        read_cluster_policy(Arc::from(name), &self.spec)
+        read_cluster_policy(Arc::from(name), &self.spec).limit()
     }
 }
 

@@ -15,12 +15,14 @@
 //! | NetworkPolicy: `policyTypes` | the other entries count; without any the default applies |
 //! | NetworkPolicy: another field of `spec` | none |
 //! | ClusterNetworkPolicy: `tier`, `priority`, `subject`, another field of `spec` | the policy selects no pod |
+//! | more entries than a policy can have ([`Read::limit`]) | the pods are isolated; ClusterNetworkPolicy: each direction with rules is denied |
 //! | ClusterNetworkPolicy: a part of a rule | Accept: the rule matches nothing. Otherwise: the rule denies everything |
 
 mod cluster;
 mod field;
 mod network;
 mod types;
+mod weight;
 
 pub use cluster::read_cluster_policy;
 pub use field::{PathSegment, PolicyFault};
@@ -29,6 +31,7 @@ pub use types::{
     Action, ClusterPeer, ClusterPods, ClusterPolicy, ClusterPort, ClusterRule, ClusterSubject, Direction,
     IpBlock, NetworkPeer, NetworkPolicy, NetworkPort, NetworkRule, ObjectKey, PortSelector, Tier,
 };
+pub use weight::{BOUND, CLUSTER_EFFECT, Excess, NETWORK_EFFECT, PolicyWeight};
 
 /// A policy, and the entries that are not in force as written.
 #[derive(Clone, Debug, PartialEq, Eq)]
