@@ -4,7 +4,8 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use trunkline_datapath::plan::{GuardPlan, GuardedTunnel};
+use trunkline_api::resources::{Network, Vtep};
+use trunkline_datapath::plan::{GuardPlan, GuardedOverlay, GuardedTunnel};
 
 use super::GuardSettings;
 
@@ -14,18 +15,36 @@ const VXLAN_PORTS: [u16; 2] = [4789, 8472];
 /// RFC 4271 §8.2.1.
 const BGP_PORT: u16 = 179;
 
-/// The guard of a node without an overlay.
-pub(super) fn plan(settings: &GuardSettings, vxlan_port: u16) -> GuardPlan {
+/// The guard of a node without tunnels. `overlay`: the overlay of this node, which the guard knows
+/// before the node can have tunnels.
+pub(super) fn plan(settings: &GuardSettings, vxlan_port: u16, overlay: Option<&Network>) -> GuardPlan {
     GuardPlan {
         enabled: settings.enabled,
         bgp_ports: settings.bgp_ports.iter().copied().chain([BGP_PORT]).collect(),
         vxlan_ports: VXLAN_PORTS.into_iter().chain([vxlan_port]).collect(),
+        overlay: overlay.map(|network| packets(network, vxlan_port)),
         tunnel: None,
+        nodes: BTreeSet::new(),
         closes_loopback: false,
     }
 }
 
+/// The packets of an overlay.
+fn packets(overlay: &Network, port: u16) -> GuardedOverlay {
+    GuardedOverlay { vni: overlay.spec.net_id.unwrap_or_default(), port }
+}
+
 /// The overlay's tunnels, and the nodes from which their packets may come.
-pub(super) fn tunnel(vni: u32, port: u16, vteps: impl Iterator<Item = IpAddr>) -> GuardedTunnel {
-    GuardedTunnel { vni, port, vteps: vteps.collect::<BTreeSet<IpAddr>>() }
+pub(super) fn tunnel(
+    overlay: &Network,
+    port: u16,
+    local: IpAddr,
+    vteps: impl Iterator<Item = IpAddr>,
+) -> GuardedTunnel {
+    GuardedTunnel { overlay: packets(overlay, port), local, vteps: vteps.collect() }
+}
+
+/// The addresses of nodes with these VTEPs.
+pub(super) fn addresses(vteps: impl Iterator<Item = Vtep>) -> BTreeSet<IpAddr> {
+    vteps.flat_map(|vtep| vtep.local.into_iter().chain([vtep.ip])).collect()
 }

@@ -33,7 +33,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use trunkline_api::resources::{AttachmentKind, Network, NetworkMode, NetworkType, Subnet, ValueError};
+use trunkline_api::resources::{AttachmentKind, Network, NetworkMode, NetworkType, Subnet, ValueError, Vtep};
 use trunkline_api::validate;
 use trunkline_bgp::types::Community;
 use trunkline_datapath::attach::device::{GATEWAY_V4, GATEWAY_V6};
@@ -92,7 +92,8 @@ pub fn plan(intent: &Intent, host: &Host) -> Result<Plan, Vec<PlanError>> {
         intent.networks.iter().filter(|network| network.selects(&intent.node.labels)).collect();
     let underlay = underlay(&here).map_err(|error| vec![error])?;
     let mut plan = Plan::default();
-    plan.kernel.guard = guard::plan(&intent.guard, intent.tunnels.port);
+    let overlay = here.iter().copied().find(|network| network.mode() == NetworkMode::VXLAN);
+    plan.kernel.guard = guard::plan(&intent.guard, intent.tunnels.port, overlay);
     for network in &here {
         let planned = plan_network(network, underlay, intent);
         plan.networks.insert(network.name().to_owned(), planned);
@@ -100,6 +101,7 @@ pub fn plan(intent: &Intent, host: &Host) -> Result<Plan, Vec<PlanError>> {
     anycast::plan(intent, host, &mut plan);
     let remote = remote::accept(intent, host);
     plan.remote.clone_from(&remote.clusters);
+    plan.kernel.guard.nodes = guard::addresses(vteps_of_others(intent, &remote));
     if plan.networks.values().all(|network| network.refused.is_some()) {
         services::plan(intent, host, &mut plan);
         return Ok(plan);
@@ -112,7 +114,7 @@ pub fn plan(intent: &Intent, host: &Host) -> Result<Plan, Vec<PlanError>> {
     }
     plan.kernel.nat = nat(&plan, intent);
     plan.kernel.nat.inside.extend(remote.prefixes());
-    if let Some(overlay) = here.iter().find(|network| network.mode() == NetworkMode::VXLAN) {
+    if let Some(overlay) = overlay {
         vxlan::plan(overlay, intent, host, &remote, &mut tables, &mut plan);
     }
     plan_subnets(&mut plan);
@@ -127,6 +129,13 @@ pub fn plan(intent: &Intent, host: &Host) -> Result<Plan, Vec<PlanError>> {
     services::plan(intent, host, &mut plan);
     pod_mtu::plan(intent.pod_mtu, &mut plan);
     Ok(plan)
+}
+
+/// The VTEPs of other nodes, those of remote clusters included.
+fn vteps_of_others(intent: &Intent, remote: &remote::Accepted) -> impl Iterator<Item = Vtep> {
+    let others = intent.nodes.iter().filter(|node| node.name() != intent.node.name);
+    let own = others.filter_map(|node| node.vtep().ok().flatten());
+    own.chain(remote.nodes.iter().map(|node| node.vtep.clone()))
 }
 
 /// Kernel objects and prefixes of one pod. The function reads the plan and never computes it.

@@ -116,8 +116,7 @@ pub(super) fn plan(
     plan.vtep = Some(own.clone());
     let remotes = remotes(intent, remote, local);
     let vteps = remotes.iter().map(|remote| remote.vtep.ip);
-    plan.kernel.guard.tunnel =
-        Some(guard::tunnel(network.spec.net_id.unwrap_or_default(), intent.tunnels.port, vteps));
+    plan.kernel.guard.tunnel = Some(guard::tunnel(network, intent.tunnels.port, local, vteps));
     carve(plan, &areas, remotes.iter().map(|remote| &remote.vtep).chain([&own]));
     let Some(index) = index else { return };
     let tunnel = Tunnel { index, own };

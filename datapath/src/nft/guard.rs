@@ -6,7 +6,14 @@
 //!                                                  └─► input: no BGP, no BFD, no VXLAN to the node
 //!                                       arp input: the sender is the pod's
 //!  in by any device, VXLAN of the overlay's VNI ──► input: from a VTEP of the overlay
+//!                                               ──► forward: dropped; output: from this node's addresses
+//!  in by a pod's device ──► forward: no BGP, no BFD to the other nodes
 //! ```
+//!
+//! **Forwarded packets.** A translation can give a packet the address of this node as its source,
+//! and other nodes accept VXLAN and BGP from this node. The chain at forward follows the translation
+//! of destinations and precedes that of sources. IPVS sends translated packets through the output
+//! hook. Connection tracking has reassembled the fragments of every packet that is translated.
 //!
 //! A pod's device is in its group before it is up, so the rules see every packet of a pod. Sets
 //! contain the addresses of each pod with its device. If a source is in no set, the kernel looks it
@@ -29,12 +36,12 @@ use super::elements::{Element, SetName};
 use super::{NftError, Table};
 use crate::netlink::netfilter::Connection;
 use crate::netlink::objects::GROUP;
-use crate::plan::{GuardPlan, PodPlan};
+use crate::plan::{GuardPlan, GuardedOverlay, GuardedTunnel, PodPlan};
 
 pub(super) const NAME: &str = "trunkline-guard";
 
 /// The counters' names: one for each reason to drop a packet.
-pub const REASONS: [&str; 8] = [
+pub const REASONS: [&str; 9] = [
     "source",
     "router_advertisement",
     "icmp_redirect",
@@ -42,6 +49,7 @@ pub const REASONS: [&str; 8] = [
     "bgp",
     "bfd",
     "vxlan_from_pod",
+    "vxlan_forwarded",
     "vtep",
 ];
 /// The counter of the ARP table.
@@ -57,9 +65,12 @@ const SOURCES_V4: SetName = set(libc::NFPROTO_INET, "sources4");
 const SOURCES_V6: SetName = set(libc::NFPROTO_INET, "sources6");
 const VTEPS_V4: SetName = set(libc::NFPROTO_INET, "vteps4");
 const VTEPS_V6: SetName = set(libc::NFPROTO_INET, "vteps6");
+const NODES_V4: SetName = set(libc::NFPROTO_INET, "nodes4");
+const NODES_V6: SetName = set(libc::NFPROTO_INET, "nodes6");
 const ARP_OWN: SetName = set(libc::NFPROTO_ARP, "own");
 const ARP_SOURCES: SetName = set(libc::NFPROTO_ARP, "sources");
-const SETS: [SetName; 8] = [OWN_V4, OWN_V6, SOURCES_V4, SOURCES_V6, VTEPS_V4, VTEPS_V6, ARP_OWN, ARP_SOURCES];
+const SETS: [SetName; 10] =
+    [OWN_V4, OWN_V6, SOURCES_V4, SOURCES_V6, VTEPS_V4, VTEPS_V6, NODES_V4, NODES_V6, ARP_OWN, ARP_SOURCES];
 
 type Sets = BTreeMap<SetName, BTreeSet<Element>>;
 
@@ -249,9 +260,11 @@ fn connection(slot: &mut Option<Connection>) -> std::io::Result<&mut Connection>
 
 fn wanted<'a>(plan: &GuardPlan, pods: impl Iterator<Item = &'a PodPlan>) -> Sets {
     let mut sets = Sets::new();
-    for vtep in plan.tunnel.iter().flat_map(|tunnel| &tunnel.vteps) {
-        let set = if vtep.is_ipv4() { VTEPS_V4 } else { VTEPS_V6 };
-        sets.entry(set).or_default().insert(Element::address(*vtep));
+    let vteps = plan.tunnel.iter().flat_map(|tunnel| &tunnel.vteps);
+    let vteps = vteps.map(|address| ([VTEPS_V4, VTEPS_V6], address));
+    for ([v4, v6], address) in vteps.chain(plan.nodes.iter().map(|node| ([NODES_V4, NODES_V6], node))) {
+        let set = if address.is_ipv4() { v4 } else { v6 };
+        sets.entry(set).or_default().insert(Element::address(*address));
     }
     pods.for_each(|pod| insert_elements(pod, &mut sets));
     sets
@@ -337,6 +350,14 @@ const SETS_OF_INET: &str = "\
 \t\ttype ipv6_addr
 \t}
 
+\tset nodes4 {
+\t\ttype ipv4_addr
+\t}
+
+\tset nodes6 {
+\t\ttype ipv6_addr
+\t}
+
 ";
 
 /// The table, in the order and format of `nft --numeric-protocol`.
@@ -384,22 +405,84 @@ fn render_inet(plan: &GuardPlan) -> String {
          \t\tiifgroup {GROUP} jump node\n"
     );
     if let Some(tunnel) = &plan.tunnel {
-        // The VNI: the 24 bits after the UDP header (RFC 768) and VXLAN's flags and reserved bits
-        // (RFC 7348 §5).
-        let _ = writeln!(text, "\t\tudp dport {} @th,96,24 {:#x} jump overlay", tunnel.port, tunnel.vni);
+        let _ = writeln!(text, "\t\t{} jump overlay", packets_of(tunnel.overlay));
     }
     text.push_str("\t}\n\n\tchain node {\n");
     for port in &plan.bgp_ports {
         let _ = writeln!(text, "\t\ttcp dport {port} counter name \"bgp\" drop");
     }
-    text.push_str("\t\tudp dport { 3784, 3785, 4784 } counter name \"bfd\" drop\n");
+    let _ = writeln!(text, "\t\tudp dport {BFD} counter name \"bfd\" drop");
     for port in &plan.vxlan_ports {
         let _ = writeln!(text, "\t\tudp dport {port} counter name \"vxlan_from_pod\" drop");
     }
     text.push_str(
-        "\t}\n\n\tchain overlay {\n\t\tip saddr @vteps4 return\n\t\tip6 saddr @vteps6 return\n\t\tcounter name \"vtep\" drop\n\t}\n}\n",
+        "\t}\n\n\tchain overlay {\n\t\tip saddr @vteps4 return\n\t\tip6 saddr @vteps6 return\n\t\tcounter name \"vtep\" drop\n\t}\n",
     );
+    render_forward(plan, &mut text);
+    if let Some(tunnel) = &plan.tunnel {
+        render_output(tunnel, &mut text);
+    }
+    text.push_str("}\n");
     text
+}
+
+/// The UDP ports of BFD (RFC 5881 §4, RFC 5883 §5).
+const BFD: &str = "{ 3784, 3785, 4784 }";
+
+/// Matches the packets of an overlay. The VNI: the 24 bits after the UDP header (RFC 768) and
+/// VXLAN's flags and reserved bits (RFC 7348 §5).
+fn packets_of(overlay: GuardedOverlay) -> String {
+    let GuardedOverlay { vni, port } = overlay;
+    format!("udp dport {port} @th,96,24 {vni:#x}")
+}
+
+/// The chain at forward, if the node has an overlay or other nodes have VTEPs. Each rule first
+/// compares protocol and port, because all forwarded packets pass the chain.
+fn render_forward(plan: &GuardPlan, text: &mut String) {
+    let has_nodes = !plan.nodes.is_empty();
+    if plan.overlay.is_none() && !has_nodes {
+        return;
+    }
+    text.push_str("\n\tchain forward {\n\t\ttype filter hook forward priority -15; policy accept;\n");
+    if let Some(overlay) = plan.overlay {
+        let _ = writeln!(text, "\t\t{} counter name \"vxlan_forwarded\" drop", packets_of(overlay));
+    }
+    if has_nodes {
+        for port in &plan.bgp_ports {
+            let _ = writeln!(text, "\t\ttcp dport {port} iifgroup {GROUP} jump bgp_to_nodes");
+        }
+        let _ = writeln!(text, "\t\tudp dport {BFD} iifgroup {GROUP} jump bfd_to_nodes");
+    }
+    text.push_str("\t}\n");
+    for counter in ["bgp", "bfd"].into_iter().filter(|_| has_nodes) {
+        let _ = write!(
+            text,
+            "\n\tchain {counter}_to_nodes {{\n\
+             \t\tip daddr @nodes4 counter name \"{counter}\" drop\n\
+             \t\tip6 daddr @nodes6 counter name \"{counter}\" drop\n\
+             \t}}\n"
+        );
+    }
+}
+
+/// The chain at output. This node's packets have the address of its VTEP, or another address of the
+/// node. Packets that IPVS translated have the address of a pod or of a host in the fabric.
+fn render_output(tunnel: &GuardedTunnel, text: &mut String) {
+    let family = if tunnel.local.is_ipv4() { "ip" } else { "ip6" };
+    let _ = write!(
+        text,
+        "\n\tchain output {{\n\
+         \t\ttype filter hook output priority filter - 10; policy accept;\n\
+         \t\t{} jump from_node\n\
+         \t}}\n\n\
+         \tchain from_node {{\n\
+         \t\t{family} saddr {} return\n\
+         \t\tfib saddr type local return\n\
+         \t\tcounter name \"vxlan_forwarded\" drop\n\
+         \t}}\n",
+        packets_of(tunnel.overlay),
+        tunnel.local
+    );
 }
 
 fn render_arp() -> String {

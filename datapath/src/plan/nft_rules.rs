@@ -36,20 +36,34 @@ pub struct GuardPlan {
     pub bgp_ports: BTreeSet<u16>,
     /// UDP ports of tunnels on the node that are closed to pods.
     pub vxlan_ports: BTreeSet<u16>,
-    /// The overlay's tunnels, if the node has an overlay.
+    /// The overlay of this node. Its packets are never forwarded, also while the node has no
+    /// tunnels.
+    pub overlay: Option<GuardedOverlay>,
+    /// The overlay's tunnels, if the node has tunnels.
     pub tunnel: Option<GuardedTunnel>,
+    /// Addresses of the other nodes with a VTEP: their ports for BGP and BFD are closed to pods.
+    pub nodes: BTreeSet<IpAddr>,
     /// Whether packets that pods send to 127.0.0.0/8 are dropped. The kernel itself drops them,
     /// unless `route_localnet` is on.
     pub closes_loopback: bool,
 }
 
-/// The accepted tunnels of an overlay.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GuardedTunnel {
+/// The packets of an overlay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GuardedOverlay {
     /// The VNI, 24 bits.
     pub vni: u32,
     /// The UDP port.
     pub port: u16,
+}
+
+/// The accepted tunnels of an overlay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GuardedTunnel {
+    /// The packets of the tunnels.
+    pub overlay: GuardedOverlay,
+    /// The address of this node's VTEP.
+    pub local: IpAddr,
     /// Addresses of the VTEPs of the other nodes.
     pub vteps: BTreeSet<IpAddr>,
 }

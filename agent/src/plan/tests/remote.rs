@@ -131,6 +131,8 @@ fn remote_pods_are_routed_like_pods_of_other_nodes() {
     let vteps = &plan.kernel.guard.tunnel.as_ref().unwrap().vteps;
     let vteps: Vec<String> = vteps.iter().map(ToString::to_string).collect();
     assert_eq!(vteps, ["10.20.0.1", "10.20.0.2", "10.255.0.10"]);
+    let nodes: Vec<String> = plan.kernel.guard.nodes.iter().map(ToString::to_string).collect();
+    assert_eq!(nodes, ["10.20.0.1", "10.20.0.2", "10.20.1.1", "10.255.0.10"]);
 
     let inside = |address: &str| {
         let address: IpAddr = address.parse().unwrap();

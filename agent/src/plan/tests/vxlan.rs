@@ -298,6 +298,10 @@ fn the_vtep_is_found_or_the_missing_input_is_reported() {
     let plan = plan(&elsewhere, &there).unwrap();
     assert_eq!(plan.kernel.links.keys().collect::<Vec<_>>(), ["mgmt.vxlan100", SINK_NAME]);
     assert!(fault(&plan).is_some());
+    // The guard drops forwarded packets of the overlay also while the node has no tunnels.
+    let plan = super::plan(&elsewhere, &routed).unwrap();
+    assert_eq!(plan.kernel.guard.overlay, Some(GuardedOverlay { vni: 100, port: 8472 }));
+    assert!(plan.kernel.guard.tunnel.is_none());
     // The device's name would be too long for the kernel.
     let mut long = hybrid();
     long.networks[1].spec.net_id = Some(16_777_215);
