@@ -76,6 +76,24 @@ fn counter(name: &str) -> String {
 }
 
 #[test]
+fn several_new_links_are_each_created_once() {
+    isolated("several_new_links_are_each_created_once", |runtime| {
+        let (kernel, _events) = KernelHandle::spawn(KernelConfig::default()).unwrap();
+        let mut plan = KernelPlan::default();
+        for name in ["sink-a", "sink-b", "sink-c"] {
+            let device = LinkPlan { kind: LinkKind::Sink, alias: SINK_ALIAS.to_owned(), mtu: 1_500 };
+            plan.links.insert(name.to_owned(), device);
+        }
+        runtime.block_on(kernel.set_plan(plan)).unwrap();
+        let host = runtime.block_on(kernel.host()).unwrap();
+        assert_eq!(host.link_faults, Default::default());
+        assert_eq!(host.links.iter().filter(|link| link.own && link.up).count(), 3);
+        let status = kernel.status();
+        assert_eq!((status.errors, status.last_error), (Default::default(), None));
+    });
+}
+
+#[test]
 fn packets_to_unassigned_addresses_are_counted_and_dropped() {
     isolated("packets_to_unassigned_addresses_are_counted_and_dropped", |runtime| {
         if Command::new("nft").arg("--version").output().is_err() {

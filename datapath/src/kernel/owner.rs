@@ -24,6 +24,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::io::unix::{AsyncFd, AsyncFdReadyMutGuard};
 use tokio::sync::{mpsc, watch};
 
+use self::links::LinkPass;
 use self::policies::PolicyKeeper;
 use self::reason::Reason;
 use self::repairs::{RepairKind, Repairs};
@@ -134,6 +135,7 @@ pub(super) struct Owner {
     found_neighbours: Neighbours,
     /// Faults of the plan's links, as text, by name.
     link_faults: BTreeMap<String, String>,
+    link_pass: LinkPass,
     default_link: Option<u32>,
     reach: BTreeSet<IpAddr>,
     /// Whether notifications about all routes pass the socket's filter.
@@ -201,6 +203,7 @@ impl Owner {
             found_rules: rules,
             found_neighbours: neighbours,
             link_faults: BTreeMap::new(),
+            link_pass: LinkPass::default(),
             default_link: None,
             routes_pass: !config.reach.is_empty(),
             reach: config.reach,

@@ -61,9 +61,39 @@ enum LinkError {
 /// The temporary name of a new link.
 const TEMPORARY_NAME: &str = "trunkline-new";
 
+/// Whether a comparison of the links with the plan is under way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum LinkPass {
+    /// None is under way.
+    #[default]
+    Idle,
+    /// One is under way, and some of its new links may not be recorded yet.
+    Running,
+    /// A link changed during the comparison, so another one follows.
+    Repeated,
+}
+
 impl Owner {
-    /// Brings the links to the plan.
+    /// Brings the links to the plan. A record of a changed link calls this function again: the
+    /// comparison then follows after all changed links are recorded. Otherwise it would create the
+    /// new links that are not recorded yet a second time.
     pub(super) fn settle_links(&mut self) -> Result<(), KernelError> {
+        if self.link_pass != LinkPass::Idle {
+            self.link_pass = LinkPass::Repeated;
+            return Ok(());
+        }
+        let outcome = loop {
+            self.link_pass = LinkPass::Running;
+            let outcome = self.compare_links();
+            if outcome.is_err() || self.link_pass != LinkPass::Repeated {
+                break outcome;
+            }
+        };
+        self.link_pass = LinkPass::Idle;
+        outcome
+    }
+
+    fn compare_links(&mut self) -> Result<(), KernelError> {
         if !self.planned {
             return Ok(());
         }
