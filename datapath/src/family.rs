@@ -1,6 +1,7 @@
 //! Kernel address families (IP families).
 
 use std::fmt;
+use std::net::IpAddr;
 
 use ipnet::IpNet;
 
@@ -22,6 +23,14 @@ impl IpFamily {
         match prefix {
             IpNet::V4(_) => IpFamily::V4,
             IpNet::V6(_) => IpFamily::V6,
+        }
+    }
+
+    /// The family of an address.
+    pub const fn of_address(address: &IpAddr) -> IpFamily {
+        match address {
+            IpAddr::V4(_) => IpFamily::V4,
+            IpAddr::V6(_) => IpFamily::V6,
         }
     }
 }

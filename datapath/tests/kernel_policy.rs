@@ -115,7 +115,16 @@ fn nft_lists_the_table_readably() {
             "type filter hook forward priority -20; policy accept;",
             "type filter hook forward priority -19; policy accept;",
             "type filter hook input priority -20; policy accept;",
-            "ct state established,related accept",
+            "type filter hook output priority -20; policy accept;",
+            "fib saddr type local accept",
+            "ct state established accept",
+            "ct state related jump related",
+            "iifgroup != 116 accept",
+            "meta nfproto ipv4 iif . ct original ip saddr @own4 accept",
+            "meta nfproto ipv6 iif . ct reply ip6 saddr @own6 accept",
+            "type iface_index . ipv4_addr",
+            "type ipv6_addr : verdict",
+            "oifgroup != 116 ip daddr vmap @to_addresses4",
             "iif . oif @same_pod accept",
             "icmpv6 type nd-neighbor-solicit accept",
             "icmpv6 type nd-neighbor-advert accept",
@@ -475,7 +484,7 @@ fn rules_exist_for_the_families_of_pods() {
         let sets = wanted.sets.into_iter().map(|(id, set)| (id, PolicySetChange::Replaced(set))).collect();
         let chains = wanted.chains.into_iter().map(|(id, chain)| (id, Some(chain))).collect();
         let links = wanted.links.into_iter().map(|(index, link)| (index, Some(link))).collect();
-        change(runtime, &kernel, PolicyChange { sets, chains, links });
+        change(runtime, &kernel, PolicyChange { sets, chains, links, ..PolicyChange::default() });
         assert_eq!((a.reaches_pod(&b, 80), has_v6()), ([false, true], true));
         assert!(!listed().iter().any(|line| line.starts_with("ip saddr")));
     });

@@ -68,6 +68,8 @@ pub(super) struct Engine {
     local: LocalPods,
     /// The links that the kernel has.
     sent: BTreeMap<u32, LinkPolicies>,
+    /// The addresses of links that the kernel has.
+    sent_addresses: BTreeMap<u32, BTreeSet<IpAddr>>,
     /// Pods whose links changed since the last difference.
     touched: BTreeSet<ObjectKey>,
     /// Links that are gone since the last difference.
@@ -86,6 +88,7 @@ impl Engine {
             policies: BTreeMap::new(),
             local: LocalPods::new(node.clone()),
             sent: BTreeMap::new(),
+            sent_addresses: BTreeMap::new(),
             touched: BTreeSet::new(),
             gone: BTreeSet::new(),
             node,
@@ -432,10 +435,12 @@ impl Engine {
         let rules = self.compiler.rules();
         let links = rules.pods.iter().flat_map(|(row, chains)| self.links(row, *chains));
         self.sent = links.collect();
+        self.sent_addresses = self.addresses();
         PolicyTable {
             sets: rules.sets.into_iter().map(|(id, set)| (id, kernel::set(set))).collect(),
             chains: rules.chains.iter().map(|(id, chain)| (*id, kernel::chain(chain))).collect(),
             links: self.sent.clone(),
+            addresses: self.sent_addresses.clone(),
         }
     }
 
@@ -470,8 +475,32 @@ impl Engine {
                 .map(|(id, chain): (_, Option<Arc<Chain>>)| (id, chain.as_deref().map(kernel::chain)))
                 .collect(),
             links,
+            addresses: self.poll_addresses(),
         };
         (!change.is_empty()).then_some(change)
+    }
+
+    /// The addresses of all links; none if no pod has a policy.
+    fn addresses(&self) -> BTreeMap<u32, BTreeSet<IpAddr>> {
+        if self.sent.is_empty() {
+            return BTreeMap::new();
+        }
+        self.local.links().map(|link| (link.ifindex, link.addresses.iter().copied().collect())).collect()
+    }
+
+    /// The addresses of links that changed since the last difference.
+    fn poll_addresses(&mut self) -> BTreeMap<u32, Option<BTreeSet<IpAddr>>> {
+        let wanted = self.addresses();
+        let gone = self.sent_addresses.keys().filter(|ifindex| !wanted.contains_key(ifindex));
+        let mut changes: BTreeMap<u32, Option<BTreeSet<IpAddr>>> =
+            gone.map(|ifindex| (*ifindex, None)).collect();
+        let is_new = |(ifindex, addresses): &(&u32, &BTreeSet<IpAddr>)| {
+            self.sent_addresses.get(ifindex) != Some(addresses)
+        };
+        let new = wanted.iter().filter(is_new);
+        changes.extend(new.map(|(ifindex, addresses)| (*ifindex, Some(addresses.clone()))));
+        self.sent_addresses = wanted;
+        changes
     }
 
     /// The links of a pod with its chains; none if no policy applies.

@@ -61,6 +61,12 @@ fn apply(table: &mut PolicyTable, change: PolicyChange) {
             None => assert!(table.links.remove(&ifindex).is_some()),
         }
     }
+    for (ifindex, addresses) in change.addresses {
+        match addresses {
+            Some(addresses) => drop(table.addresses.insert(ifindex, addresses)),
+            None => assert!(table.addresses.remove(&ifindex).is_some()),
+        }
+    }
 }
 
 fn lists(engine: &mut Engine, policies: Vec<NetworkPolicy>, pods: Vec<Pod>) {

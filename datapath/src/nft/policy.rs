@@ -3,11 +3,13 @@
 //! ```text
 //!  forward  egress  (-20) ─ same pod: accept ─ iif ─► map from_pods ─► from_IFINDEX ─► c… (entry) ─► c…
 //!           ingress (-19) ─ same pod: accept ─ oif ─► map to_pods ───► to_IFINDEX ───► c… (entry) ─► c…
+//!                           leaves by no pod's link ─ daddr ─► map to_addresses… ─► to_IFINDEX
 //!  input    node    (-20) ─ ND: accept ─────── iif ─► map from_pods ─► from_IFINDEX ─► …
+//!  output   output  (-20) ─ ND, source is the node: accept ─ oif ─► map to_pods ─► to_IFINDEX ─► …
 //! ```
 //!
-//! Each base chain first accepts packets of established connections and packets related to them.
-//! So a connection that a policy allowed continues after the policy changed.
+//! Each base chain first accepts packets of established connections, and packets related to them
+//! ([`base`]). So a connection that a policy allowed continues after the policy changed.
 //!
 //! - Sets are `s…4` and `s…6`, those of port numbers `s…p`, chains `c…`, counters `p…`, each with
 //!   the number of the plan.
@@ -40,6 +42,7 @@ use crate::plan::policy::{
     CounterId, Direction, LinkPolicies, PolicyChange, PolicySet, PolicySetChange, PolicyTable, SetId,
 };
 
+mod addresses;
 mod base;
 mod compare;
 mod expressions;
@@ -153,9 +156,7 @@ impl Policies {
             change_set(connection, *id, set, &mut record, &mut transaction)?;
         }
         change_chains(change, &mut record, &mut transaction);
-        for (ifindex, link) in &change.links {
-            change_link(*ifindex, link.as_ref(), &mut record, &mut transaction);
-        }
+        change_links(change, &mut record, &mut transaction);
         if record.exists && record.is_empty() {
             transaction = Transaction::default();
             transaction.delete_table();
@@ -287,6 +288,24 @@ fn change_chains(change: &PolicyChange, record: &mut Record, transaction: &mut T
             (true, true) | (false, false) => {}
         }
     }
+}
+
+fn change_links(change: &PolicyChange, record: &mut Record, transaction: &mut Transaction) {
+    if change.links.is_empty() && change.addresses.is_empty() {
+        return;
+    }
+    let before = addresses::entries(&record.links, &record.addresses);
+    for (ifindex, of_link) in &change.addresses {
+        match of_link {
+            Some(of_link) => drop(record.addresses.insert(*ifindex, of_link.clone())),
+            None => drop(record.addresses.remove(ifindex)),
+        }
+    }
+    for (ifindex, link) in &change.links {
+        change_link(*ifindex, link.as_ref(), record, transaction);
+    }
+    let after = addresses::entries(&record.links, &record.addresses);
+    addresses::change(&before, &after, transaction);
 }
 
 fn change_link(

@@ -66,6 +66,9 @@ pub struct PolicyTable {
     pub chains: BTreeMap<ChainId, Arc<PolicyChain>>,
     /// The links of pods with a policy, by ifindex.
     pub links: BTreeMap<u32, LinkPolicies>,
+    /// The addresses of all pods' links, by ifindex, if a pod has a policy. Addresses alone need no
+    /// table.
+    pub addresses: BTreeMap<u32, BTreeSet<IpAddr>>,
 }
 
 impl PolicyTable {
@@ -84,12 +87,15 @@ pub struct PolicyChange {
     pub chains: BTreeMap<ChainId, Option<Arc<PolicyChain>>>,
     /// Links with their new chains. None: no policy applies any more.
     pub links: BTreeMap<u32, Option<LinkPolicies>>,
+    /// The new addresses of links. None: the link is gone, or no pod has a policy any more.
+    pub addresses: BTreeMap<u32, Option<BTreeSet<IpAddr>>>,
 }
 
 impl PolicyChange {
     /// Whether nothing changed.
     pub fn is_empty(&self) -> bool {
-        self.sets.is_empty() && self.chains.is_empty() && self.links.is_empty()
+        let PolicyChange { sets, chains, links, addresses } = self;
+        sets.is_empty() && chains.is_empty() && links.is_empty() && addresses.is_empty()
     }
 }
 

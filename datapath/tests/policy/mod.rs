@@ -3,7 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests wait")]
 #![allow(dead_code, reason = "each test uses some of it")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -228,6 +228,7 @@ pub(crate) fn table(
         sets: sets.into_iter().map(|(id, set)| (SetId::from(id), set)).collect(),
         chains: chains.into_iter().map(|(id, chain)| (ChainId::from(id), chain)).collect(),
         links: links.into_iter().collect(),
+        addresses: BTreeMap::new(),
     }
 }
 

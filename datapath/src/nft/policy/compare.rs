@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io;
 
-use super::base::BASE_CHAINS;
+use super::addresses;
+use super::base::{BASE_CHAINS, RELATED, related_rules};
 use super::expressions::{COUNTER, chain_name};
 use super::found::{Found, elements};
 use super::objects::{
@@ -36,6 +37,8 @@ pub(super) fn create_base(transaction: &mut Transaction) {
         transaction.add_set(name, layout);
     }
     transaction.add_limit();
+    transaction.add_chain(RELATED);
+    transaction.write_rules(RELATED, &related_rules(), false);
     for base in &BASE_CHAINS {
         transaction.add_base_chain(base);
         transaction.write_rules(base.name, &base.rules(), false);
@@ -43,12 +46,13 @@ pub(super) fn create_base(transaction: &mut Transaction) {
 }
 
 /// The sets of the base chains.
-fn base_sets() -> [(&'static str, Layout); 3] {
-    [
+fn base_sets() -> impl Iterator<Item = (&'static str, Layout)> {
+    let of_links = [
         (SAME_POD, Layout::PAIRS),
         (map_name(Direction::Egress), Layout::LINKS),
         (map_name(Direction::Ingress), Layout::LINKS),
-    ]
+    ];
+    of_links.into_iter().chain(addresses::layouts())
 }
 
 /// The wanted table by kernel objects.
@@ -69,6 +73,7 @@ impl<'a> Wanted<'a> {
                 (chain_name(*id), ChainRules::of(chain, |set, family| shapes.allow(set, family)))
             })
             .collect();
+        chains.insert(RELATED.to_owned(), related_rules());
         for (ifindex, link) in &table.links {
             for direction in Direction::ALL {
                 if let Some(entry) = entry_chain(link, direction) {
@@ -78,7 +83,7 @@ impl<'a> Wanted<'a> {
             }
         }
         let mut sets: BTreeMap<String, Layout> =
-            base_sets().map(|(name, layout)| (name.to_owned(), layout)).into();
+            base_sets().map(|(name, layout)| (name.to_owned(), layout)).collect();
         for (id, set) in &table.sets {
             let of_family = |family| (set_name(*id, family), Layout::of(set.kind, family));
             sets.extend(families(set.kind).iter().copied().map(of_family));
@@ -187,6 +192,7 @@ fn compare_links(
         .into();
     let of_pods = table.links.iter().flat_map(|(ifindex, link)| pairs(*ifindex, link));
     wanted.push((SAME_POD, of_pods.collect()));
+    wanted.extend(addresses::entries(&table.links, &table.addresses));
     for (name, wanted) in wanted {
         let there = if found.sets.contains_key(name) { elements(connection, name)? } else { Vec::new() };
         let (missing, surplus) = differences(&wanted, &there);

@@ -3,6 +3,7 @@
 //!
 //! A register has four octets (`NFT_REG32_…`). A longer value uses the registers that follow.
 
+use crate::family::IpFamily;
 use crate::netlink::netfilter::{NESTED, attribute, number, octets, text};
 use crate::plan::policy::{ChainId, Verdict};
 
@@ -35,6 +36,25 @@ pub(super) enum Meta {
     OutputLink = 5,
     Family = 15,
     Protocol = 16,
+    InputGroup = 21,
+    OutputGroup = 22,
+}
+
+/// The state of a packet's connection: `NF_CT_STATE_BIT` of `IP_CT_…`.
+#[derive(Clone, Copy)]
+pub(super) enum ConnectionState {
+    /// The packet belongs to a connection that both directions have used.
+    Established = 1 << 1,
+    /// The packet is an ICMP error about a connection, or opens a connection that another one
+    /// announced.
+    Related = 1 << 2,
+}
+
+/// A direction of a connection: `IP_CT_DIR_…`. The first packet has the original one.
+#[derive(Clone, Copy)]
+pub(super) enum ConnectionDirection {
+    Original = 0,
+    Reply = 1,
 }
 
 /// The start of an offset: `NFT_PAYLOAD_…`.
@@ -78,6 +98,16 @@ impl Expressions {
         });
     }
 
+    /// Continues if the packet is of a family.
+    pub(super) fn and_family(&mut self, family: IpFamily) {
+        let number = match family {
+            IpFamily::V4 => libc::NFPROTO_IPV4,
+            IpFamily::V6 => libc::NFPROTO_IPV6,
+        };
+        self.meta(Meta::Family, REGISTER);
+        self.compare(Comparison::Equal, &[number as u8]);
+    }
+
     /// Loads octets of the packet into registers.
     pub(super) fn payload(&mut self, header: Header, offset: u32, length: u32, register: u32) {
         self.push("payload", |data| {
@@ -97,11 +127,9 @@ impl Expressions {
         });
     }
 
-    /// Continues if the packet belongs to, or is related to, a connection that both directions
-    /// have used.
-    pub(super) fn connected(&mut self) {
-        // NF_CT_STATE_BIT of IP_CT_ESTABLISHED and IP_CT_RELATED
-        const CONNECTED: u32 = 1 << 1 | 1 << 2;
+    /// Continues if the connection has a state.
+    pub(super) fn state(&mut self, state: ConnectionState) {
+        let bit = state as u32;
         self.push("ct", |data| {
             number(data, 2, 0); // NFT_CT_STATE
             number(data, 1, REGISTER);
@@ -110,10 +138,35 @@ impl Expressions {
             number(data, 1, REGISTER);
             number(data, 2, REGISTER);
             number(data, 3, 4);
-            attribute(data, 4 | NESTED, |mask| octets(mask, VALUE, &CONNECTED.to_ne_bytes()));
+            attribute(data, 4 | NESTED, |mask| octets(mask, VALUE, &bit.to_ne_bytes()));
             attribute(data, 5 | NESTED, |xor| octets(xor, VALUE, &[0; 4]));
         });
         self.compare(Comparison::NotEqual, &[0; 4]);
+    }
+
+    /// Loads the source address of a direction of the packet's connection into registers. Ends the
+    /// rule if the connection is of another family.
+    pub(super) fn source_of(&mut self, direction: ConnectionDirection, family: IpFamily, register: u32) {
+        // NFT_CT_SRC_IP, NFT_CT_SRC_IP6
+        let key = match family {
+            IpFamily::V4 => 19,
+            IpFamily::V6 => 21,
+        };
+        self.push("ct", |data| {
+            number(data, 2, key);
+            number(data, 1, register);
+            octets(data, 3, &[direction as u8]);
+        });
+    }
+
+    /// Continues if the packet's source is an address of this node.
+    pub(super) fn source_is_local(&mut self) {
+        self.push("fib", |data| {
+            number(data, 1, REGISTER);
+            number(data, 2, 3); // NFT_FIB_RESULT_ADDRTYPE
+            number(data, 3, 1); // NFTA_FIB_F_SADDR
+        });
+        self.compare(Comparison::Equal, &u32::from(libc::RTN_LOCAL).to_ne_bytes());
     }
 
     /// Continues if the registers are in a set.

@@ -101,12 +101,21 @@ impl Layout {
     pub(super) const LINKS: Layout =
         Layout { flags: MAP, key_type: LINK, key_length: 4, byte_order: HOST_ORDER };
 
+    /// Links with an address of a family.
+    pub(super) const fn on_link(family: IpFamily) -> Layout {
+        let (address, length) = address_of(family);
+        Layout { flags: 0, key_type: LINK << 6 | address, key_length: 4 + length, byte_order: MIXED_ORDER }
+    }
+
+    /// The map of addresses of a family.
+    pub(super) const fn destinations(family: IpFamily) -> Layout {
+        let (key_type, key_length) = address_of(family);
+        Layout { flags: MAP, key_type, key_length, byte_order: NETWORK_ORDER }
+    }
+
     /// A set of policies.
     pub(super) fn of(kind: PolicySetKind, family: Option<IpFamily>) -> Layout {
-        let (address, length) = match family {
-            Some(IpFamily::V4) | None => (IPV4_ADDRESS, 4),
-            Some(IpFamily::V6) => (IPV6_ADDRESS, 16),
-        };
+        let (address, length) = address_of(family.unwrap_or(IpFamily::V4));
         let addresses = Layout { flags: 0, key_type: address, key_length: length, byte_order: NETWORK_ORDER };
         match kind {
             PolicySetKind::Addresses => addresses,
@@ -129,6 +138,14 @@ impl Layout {
 
     pub(super) fn is_interval(&self) -> bool {
         self.flags & INTERVAL != 0
+    }
+}
+
+/// Type and length of an address.
+const fn address_of(family: IpFamily) -> (u32, u32) {
+    match family {
+        IpFamily::V4 => (IPV4_ADDRESS, 4),
+        IpFamily::V6 => (IPV6_ADDRESS, 16),
     }
 }
 
@@ -180,6 +197,23 @@ impl Entry {
     /// A pair of links of one pod.
     pub(super) fn pair(input: u32, output: u32) -> Entry {
         Entry::with_key(&[&input.to_ne_bytes(), &output.to_ne_bytes()])
+    }
+
+    /// A link with one of its addresses.
+    pub(super) fn on_link(ifindex: u32, address: IpAddr) -> Entry {
+        match address {
+            IpAddr::V4(address) => Entry::with_key(&[&ifindex.to_ne_bytes(), &address.octets()]),
+            IpAddr::V6(address) => Entry::with_key(&[&ifindex.to_ne_bytes(), &address.octets()]),
+        }
+    }
+
+    /// An address in a map: it leads to the chain for packets to a link.
+    pub(super) fn destination(address: IpAddr, ifindex: u32) -> Entry {
+        let entry = match address {
+            IpAddr::V4(address) => Entry::with_key(&[&address.octets()]),
+            IpAddr::V6(address) => Entry::with_key(&[&address.octets()]),
+        };
+        Entry { chain: Some(link_chain(ifindex, Direction::Ingress)), ..entry }
     }
 
     fn with_key(parts: &[&[u8]]) -> Entry {

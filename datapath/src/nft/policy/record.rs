@@ -1,6 +1,7 @@
 //! The record of the kernel's table: names, counters and links, without elements and rules.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use rustc_hash::FxHashMap;
 
@@ -121,6 +122,7 @@ pub(super) struct Record {
     pub(super) exists: bool,
     pub(super) shapes: Shapes,
     pub(super) links: BTreeMap<u32, LinkPolicies>,
+    pub(super) addresses: BTreeMap<u32, BTreeSet<IpAddr>>,
     /// The counters of each chain.
     chains: FxHashMap<ChainId, BTreeSet<CounterId>>,
     /// The number of chains with each counter.
@@ -133,6 +135,7 @@ impl Record {
             exists: !table.is_empty(),
             shapes: table.sets.iter().map(|(id, set)| (*id, shape(set))).collect(),
             links: table.links.clone(),
+            addresses: table.addresses.clone(),
             ..Record::default()
         };
         for (id, chain) in &table.chains {

@@ -115,13 +115,12 @@ fn write_numbers(ports: PortNumbers, matches: &mut Expressions) {
 /// The matches of a rule's sets.
 fn write_sets(direction: Direction, rule: &PolicyRule, family: IpFamily, matches: &mut Expressions) {
     // Offset of the source address, and length of an address.
-    let (number, source, length) = match family {
-        IpFamily::V4 => (libc::NFPROTO_IPV4, 12, 4),
-        IpFamily::V6 => (libc::NFPROTO_IPV6, 8, 16),
+    let (source, length) = match family {
+        IpFamily::V4 => (12, 4),
+        IpFamily::V6 => (8, 16),
     };
     let destination = source + length;
-    matches.meta(Meta::Family, REGISTER);
-    matches.compare(Comparison::Equal, &[number as u8]);
+    matches.and_family(family);
     if let Some(set) = rule.peers {
         let peer = match direction {
             Direction::Ingress => source,
