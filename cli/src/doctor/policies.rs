@@ -14,6 +14,8 @@ use crate::policies::{self, UNENFORCED};
 const CHECK: &str = "network-policies";
 /// The kernel's list of listeners to logged packets. It exists while `nfnetlink_log` is loaded.
 const LOG: &str = "/proc/net/netfilter/nfnetlink_log";
+/// The Services of IPVS. It exists while `ip_vs` is loaded.
+const IPVS: &str = "/proc/net/ip_vs";
 const TRACKED: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
 const MAX_TRACKED: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
 /// The share of the table of connections from which there is a finding, in percent.
@@ -40,6 +42,7 @@ pub(super) fn check(view: Option<&PoliciesView>, firewall: &firewall::Rules) -> 
     findings.extend(beside(&firewall.names()));
     if view.summary.pods > 0 {
         findings.extend(connections(number(TRACKED), number(MAX_TRACKED)));
+        findings.extend(ipvs(&fs::read_to_string(IPVS).unwrap_or_default()));
         findings.extend((!fs::exists(LOG).unwrap_or(true)).then(no_log));
     }
     findings
@@ -135,6 +138,18 @@ fn connections(tracked: Option<u64>, max: Option<u64>) -> Option<Finding> {
     })
 }
 
+/// IPVS translates Services here. `services`: the kernel's list.
+fn ipvs(services: &str) -> Option<Finding> {
+    let is_service = |line: &str| ["TCP ", "UDP ", "SCTP ", "FWM "].iter().any(|kind| line.starts_with(kind));
+    services.lines().any(is_service).then(|| {
+        Finding::warning(
+            "policies-ipvs",
+            "IPVS translates Services on this node (kube-proxy in mode ipvs): egress policies see the address of a Service, not its pods, so they deny Services that their selectors allow",
+            "use kube-proxy in mode nftables or iptables, or allow the prefix of Services by an `ipBlock` in the egress rules",
+        )
+    })
+}
+
 fn no_log() -> Finding {
     Finding::warning(
         "policy-log",
@@ -206,5 +221,14 @@ mod tests {
         assert!(connections(Some(90), Some(100)).is_some());
         assert_eq!(connections(None, Some(100)), None);
         assert_eq!(connections(Some(1), Some(0)), None);
+    }
+
+    #[test]
+    fn services_of_ipvs_are_a_finding() {
+        let header = "IP Virtual Server version 1.2.1 (size=4096)\nProt LocalAddress:Port Scheduler Flags\n  -> RemoteAddress:Port Forward Weight ActiveConn InActConn\n";
+        assert!(ipvs("").is_none() && ipvs(header).is_none(), "a module alone");
+        let service = format!("{header}TCP  0A600001:01BB rr\n  -> 0A010002:1F90 Masq 1 0 0\n");
+        let finding = ipvs(&service).unwrap();
+        assert!(finding.text.contains("mode ipvs") && finding.fix.contains("ipBlock"));
     }
 }
