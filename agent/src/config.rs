@@ -128,6 +128,13 @@ pub struct Config {
     #[serde(rename = "vtepLocalAddressCIDRs")]
     #[schemars(with = "Vec<Prefix>")]
     pub vtep_local_address_cidrs: Vec<IpNet>,
+    /// Prefixes of the addresses of all nodes in the overlay. The agent ignores other addresses in
+    /// the NodeInfos of other nodes, because a compromised node can write any address there.
+    /// Default: an entry of `localIPs` must be in a connected prefix of this node's uplinks. Write
+    /// them if nodes of other racks have addresses of both families, or `vtepLocalAddressCIDRs`.
+    #[serde(rename = "nodeAddressCIDRs")]
+    #[schemars(with = "Vec<Prefix>")]
+    pub node_address_cidrs: Vec<IpNet>,
     /// What happens to packets to an address of an overlay Subnet that no pod has.
     pub unknown_overlay_addresses: UnknownOverlayAddresses,
     /// The guard against packets that pods and foreign tunnels may not send.
@@ -309,6 +316,7 @@ impl Default for Config {
             vtep_address_cidrs: vteps,
             vxlan_port: port,
             vtep_local_address_cidrs: local_addresses,
+            node_address_cidrs: Vec::new(),
             unknown_overlay_addresses: UnknownOverlayAddresses::default(),
             guard: GuardConfig::default(),
             kernel_limits: KernelLimitsConfig::default(),
@@ -440,6 +448,7 @@ impl Config {
             ));
         }
         overlay::check_prefixes("vtepLocalAddressCIDRs", &self.vtep_local_address_cidrs)?;
+        overlay::check_prefixes("nodeAddressCIDRs", &self.node_address_cidrs)?;
         within("bmp.statsSeconds", self.bmp.stats_seconds, 0, 3600)?;
         for (index, station) in self.bmp.stations.iter().enumerate() {
             if station.port() == 0 || station.ip().is_unspecified() {
@@ -634,6 +643,7 @@ impl Config {
             port: self.vxlan_port,
             rejects_unknown: self.unknown_overlay_addresses == UnknownOverlayAddresses::Reject,
             local_addresses: self.vtep_local_address_cidrs.clone(),
+            node_prefixes: self.node_address_cidrs.clone(),
         }
     }
 

@@ -126,6 +126,7 @@ fn a_bad_value_is_refused_with_file_field_and_fix() {
             "telemetry.otlp.headers",
             "name of a variable",
         ),
+        ("nodeAddressCIDRs: [10.9.0.1/16]", "nodeAddressCIDRs", "write 10.9.0.0/16"),
         ("vtepLocalAddressCIDRs: [10.9.0.1/16]", "vtepLocalAddressCIDRs", "write 10.9.0.0/16"),
         ("vtepLocalAddressCIDRs: [10.9.0.0/16, 10.9.0.0/16]", "vtepLocalAddressCIDRs", "remove one"),
         ("vlanARPSender: gateway", "gateway", "agent.yaml"),

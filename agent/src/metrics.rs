@@ -230,6 +230,8 @@ fn agent(page: &mut Page, agent: &AgentStatus) {
     }
     write_settings(page, &agent.settings);
     agent.anycast.iter().for_each(|object| write_anycast(page, object));
+    page.put_count(m::CLAIMS_IGNORED, &["vtep"], agent.ignored_claims.vteps.into());
+    page.put_count(m::CLAIMS_IGNORED, &["address"], agent.ignored_claims.addresses.into());
     agent.remote_clusters.iter().for_each(|cluster| write_remote(page, cluster));
     let guard = &agent.guard;
     page.put_bool(m::GUARD_IN_FORCE, &[], guard.in_force || !guard.enabled);

@@ -152,6 +152,7 @@ fn data() -> ScrapeData {
                     since_seconds: 5,
                 }],
             }],
+            ignored_claims: IgnoredClaims { vteps: 1, addresses: 2, faults: Vec::new() },
             remote_clusters: vec![RemoteClusterStatus {
                 name: "west".to_owned(),
                 vteps: 2,
@@ -315,6 +316,7 @@ fn the_text_contains_the_state() {
     for line in [
         "trunkline_build_info{version=\"1.2.3\"} 1",
         "trunkline_manifests_refused_total 1",
+        "trunkline_node_claims_ignored{what=\"address\"} 2",
         "trunkline_otlp_requests_total{outcome=\"ok\",signal=\"logs\"} 1",
         "trunkline_otlp_exported_total{signal=\"logs\"} 12",
         "trunkline_otlp_dropped_total{reason=\"queue\",signal=\"logs\"} 3",

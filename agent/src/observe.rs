@@ -258,6 +258,7 @@ impl Observer {
             alternate_paths: alternate_paths(kernel.alternate_paths),
             probes: self.probes.status(),
             anycast: anycast::with_node(self.anycast.status(), view),
+            ignored_claims: remote::ignored_claims(&view.ignored_claims),
             remote_clusters: remote::remote_clusters(&view.remote),
             policies: match &self.policies {
                 Some(policies) => policies.summary().await,

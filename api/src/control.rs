@@ -18,6 +18,7 @@ use crate::value::is_default;
 mod anycast;
 mod bgp;
 mod cause;
+mod claims;
 mod default_route;
 mod drain;
 mod history;
@@ -34,6 +35,7 @@ mod snapshot;
 pub use anycast::{AnycastAddressStatus, AnycastStatus};
 pub use bgp::{BgpListener, BgpStatus, PeerRange};
 pub use cause::{CauseKind, CauseSide, LossCount, PeerCause};
+pub use claims::IgnoredClaims;
 pub use default_route::{
     DefaultRouteBasis, DefaultRouteStatus, ExcludedPeer, ExclusionCause, next_hops_in_words,
 };
@@ -293,6 +295,9 @@ pub struct AgentStatus {
     /// The anycast addresses on this node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub anycast: Vec<AnycastStatus>,
+    /// Claims of other nodes' NodeInfos that the agent ignores.
+    #[serde(default, skip_serializing_if = "IgnoredClaims::is_empty")]
+    pub ignored_claims: IgnoredClaims,
     /// The remote clusters.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub remote_clusters: Vec<RemoteClusterStatus>,

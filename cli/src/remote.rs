@@ -1,6 +1,6 @@
-//! Remote clusters in `trunkline status`.
+//! Remote clusters, and ignored claims of other nodes, in `trunkline status`.
 
-use trunkline_api::control::{RemoteClusterStatus, RemoteSubnetStatus};
+use trunkline_api::control::{IgnoredClaims, RemoteClusterStatus, RemoteSubnetStatus};
 
 /// Number of subnets in the text; `-o json` has all of them.
 const SUBNETS: usize = 4;
@@ -19,6 +19,15 @@ pub(crate) fn lines(cluster: &RemoteClusterStatus) -> Vec<String> {
         cluster.name, cluster.vteps, cluster.endpoints
     );
     std::iter::once(first).chain(cluster.faults.iter().cloned()).collect()
+}
+
+/// One line with the numbers, and one for each reason. None if no claim is ignored.
+pub(crate) fn ignored_claims(claims: &IgnoredClaims) -> Vec<String> {
+    if claims.is_empty() {
+        return Vec::new();
+    }
+    let first = format!("IGNORED: {} VTEPs, {} local addresses of NodeInfos", claims.vteps, claims.addresses);
+    std::iter::once(first).chain(claims.faults.iter().cloned()).collect()
 }
 
 fn subnet(subnet: &RemoteSubnetStatus) -> String {
@@ -47,6 +56,14 @@ mod tests {
     use trunkline_api::control::IgnoredParts;
 
     use super::*;
+
+    #[test]
+    fn ignored_claims_have_a_line_and_their_reasons() {
+        assert!(ignored_claims(&IgnoredClaims::default()).is_empty());
+        let faults = vec!["NodeInfo evil: spec.vtepInfo.localIPs: 10.1.0.1 is a router".to_owned()];
+        let lines = ignored_claims(&IgnoredClaims { vteps: 0, addresses: 1, faults: faults.clone() });
+        assert_eq!(lines, ["IGNORED: 0 VTEPs, 1 local addresses of NodeInfos".to_owned(), faults[0].clone()]);
+    }
 
     #[test]
     fn a_remote_cluster_has_a_line_and_its_faults() {

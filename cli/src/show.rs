@@ -122,6 +122,9 @@ pub fn agent(status: &AgentStatus) -> String {
     for (index, text) in status.anycast.iter().flat_map(anycast::lines).enumerate() {
         line(if index == 0 { "anycast" } else { "" }, text);
     }
+    for (index, text) in remote::ignored_claims(&status.ignored_claims).into_iter().enumerate() {
+        line(if index == 0 { "nodes" } else { "" }, text);
+    }
     for (index, text) in status.remote_clusters.iter().flat_map(remote::lines).enumerate() {
         line(if index == 0 { "remote" } else { "" }, text);
     }

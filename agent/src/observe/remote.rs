@@ -1,13 +1,19 @@
-//! Remote clusters in the agent's status.
+//! Remote clusters, and claims of other nodes, in the agent's status.
 
 use std::collections::BTreeMap;
 
-use trunkline_api::control::{IgnoredParts, RemoteClusterStatus, RemoteSubnetStatus};
+use trunkline_api::control::{IgnoredClaims, IgnoredParts, RemoteClusterStatus, RemoteSubnetStatus};
 
+use crate::plan::node_claims;
 use crate::plan::remote::RemoteClusterPlan;
 
 pub(super) fn remote_clusters(planned: &BTreeMap<String, RemoteClusterPlan>) -> Vec<RemoteClusterStatus> {
     planned.iter().map(|(name, planned)| status(name, planned)).collect()
+}
+
+pub(super) fn ignored_claims(planned: &node_claims::IgnoredClaims) -> IgnoredClaims {
+    let node_claims::IgnoredClaims { vteps, addresses, faults } = planned.clone();
+    IgnoredClaims { vteps, addresses, faults }
 }
 
 fn status(name: &str, planned: &RemoteClusterPlan) -> RemoteClusterStatus {

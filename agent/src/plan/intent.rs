@@ -149,6 +149,8 @@ pub struct Tunnels {
     pub rejects_unknown: bool,
     /// Prefixes of the node's addresses on other links that overlay pods reach through the tunnel.
     pub local_addresses: Vec<IpNet>,
+    /// Prefixes of the addresses of all nodes. Empty: the connected prefixes of the uplinks.
+    pub node_prefixes: Vec<IpNet>,
 }
 
 impl Default for Tunnels {
@@ -161,6 +163,7 @@ impl Default for Tunnels {
             port: 8472,
             rejects_unknown: false,
             local_addresses: Vec::new(),
+            node_prefixes: Vec::new(),
         }
     }
 }

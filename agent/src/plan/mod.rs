@@ -56,6 +56,7 @@ mod join;
 mod limits;
 mod link_choice;
 mod migration;
+pub mod node_claims;
 mod peers;
 mod pod_mtu;
 mod policy;
@@ -99,9 +100,11 @@ pub fn plan(intent: &Intent, host: &Host) -> Result<Plan, Vec<PlanError>> {
         plan.networks.insert(network.name().to_owned(), planned);
     }
     anycast::plan(intent, host, &mut plan);
-    let remote = remote::accept(intent, host);
+    let nodes = node_claims::accept(intent, host);
+    plan.ignored_claims.clone_from(&nodes.ignored);
+    let remote = remote::accept(intent, host, &nodes);
     plan.remote.clone_from(&remote.clusters);
-    plan.kernel.guard.nodes = guard::addresses(vteps_of_others(intent, &remote));
+    plan.kernel.guard.nodes = guard::addresses(vteps_of_others(&nodes, &remote));
     if plan.networks.values().all(|network| network.refused.is_some()) {
         services::plan(intent, host, &mut plan);
         return Ok(plan);
@@ -115,7 +118,8 @@ pub fn plan(intent: &Intent, host: &Host) -> Result<Plan, Vec<PlanError>> {
     plan.kernel.nat = nat(&plan, intent);
     plan.kernel.nat.inside.extend(remote.prefixes());
     if let Some(overlay) = overlay {
-        vxlan::plan(overlay, intent, host, &remote, &mut tables, &mut plan);
+        let others = vxlan::Others { nodes: &nodes, remote: &remote };
+        vxlan::plan(overlay, intent, host, &others, &mut tables, &mut plan);
     }
     plan_subnets(&mut plan);
     limits::plan(intent.kernel_limits, &mut plan.kernel);
@@ -132,9 +136,11 @@ pub fn plan(intent: &Intent, host: &Host) -> Result<Plan, Vec<PlanError>> {
 }
 
 /// The VTEPs of other nodes, those of remote clusters included.
-fn vteps_of_others(intent: &Intent, remote: &remote::Accepted) -> impl Iterator<Item = Vtep> {
-    let others = intent.nodes.iter().filter(|node| node.name() != intent.node.name);
-    let own = others.filter_map(|node| node.vtep().ok().flatten());
+fn vteps_of_others(
+    nodes: &node_claims::AcceptedNodes,
+    remote: &remote::Accepted,
+) -> impl Iterator<Item = Vtep> {
+    let own = nodes.iter().map(|(_, vtep)| vtep.clone());
     own.chain(remote.nodes.iter().map(|node| node.vtep.clone()))
 }
 

@@ -16,6 +16,7 @@ use trunkline_bgp::types::{Asn, Family, InterfaceName, NextHop, PeerKey, Tag};
 use trunkline_datapath::family::IpFamily;
 use trunkline_datapath::plan::{Hop, KernelHost, KernelPlan, LearnedHop, LearnedRoute, PodPlan};
 
+use super::node_claims::IgnoredClaims;
 use super::remote::RemoteClusterPlan;
 use super::selection::{DefaultRouteSelection, PeerDefaultRoutes};
 use crate::ipam::MigrationState;
@@ -85,6 +86,8 @@ pub struct Plan {
     pub services: ServicesPlan,
     /// Anycast addresses.
     pub anycast: AnycastPlan,
+    /// Ignored claims of other nodes.
+    pub ignored_claims: IgnoredClaims,
     /// The remote clusters by name.
     pub remote: BTreeMap<String, RemoteClusterPlan>,
     /// Tags of service addresses with rules in the peers' export policies.

@@ -20,6 +20,8 @@
 //! overlay, and are routed like any other outside address. (`start` and `end` count if NodeInfos
 //! have blocks of the subnet, because then all nodes share one manifest of the subnet.)
 //!
+//! A node checks what the NodeInfos of other nodes claim ([`super::node_claims`]).
+//!
 //! Accepted nodes and subnets of remote clusters ([`super::remote`]) get the same entries and routes.
 //! Their endpoints are blocks of one address.
 //!
@@ -40,6 +42,7 @@ use trunkline_datapath::plan::{
     RouteTarget, Rule, Sysctl,
 };
 
+use super::node_claims::AcceptedNodes;
 use super::remote::{Accepted, RemoteArea};
 use super::tables::Tables;
 use super::{Host, Intent, Mode, NetworkPlan, Plan, SubnetDevice, guard, link_choice};
@@ -62,16 +65,23 @@ struct Remote {
     blocks: Vec<IpNet>,
 }
 
+/// The accepted nodes of this cluster and of remote clusters.
+pub(super) struct Others<'a> {
+    pub(super) nodes: &'a AcceptedNodes,
+    pub(super) remote: &'a Accepted,
+}
+
 /// Adds the parts of the overlay to the plan.
 pub(super) fn plan(
     network: &Network,
     intent: &Intent,
     host: &Host,
-    remote: &Accepted,
+    others: &Others<'_>,
     tables: &mut Tables<'_>,
     plan: &mut Plan,
 ) {
     let name = network.name();
+    let remote = others.remote;
     let areas = areas(network, intent, remote);
     let table = tables.shared(own_overlay(&areas).map(|area| area.prefix));
     let Some(planned) = plan.networks.get_mut(name).filter(|network| network.refused.is_none()) else {
@@ -114,7 +124,7 @@ pub(super) fn plan(
     let own = own.or(vtep);
     let own = own.unwrap_or_else(|| Vtep { ip: local, mac: Vtep::default_mac(local), local: vec![local] });
     plan.vtep = Some(own.clone());
-    let remotes = remotes(intent, remote, local);
+    let remotes = remotes(intent, others, local);
     let vteps = remotes.iter().map(|remote| remote.vtep.ip);
     plan.kernel.guard.tunnel = Some(guard::tunnel(network, intent.tunnels.port, local, vteps));
     carve(plan, &areas, remotes.iter().map(|remote| &remote.vtep).chain([&own]));
@@ -228,6 +238,11 @@ fn end<'a>(intent: &Intent, host: &'a Host) -> Result<(Vtep, &'a Link), EndError
     Ok((Vtep { ip, mac: Vtep::default_mac(ip), local }, link))
 }
 
+/// The link of the tunnels.
+pub(super) fn carrier<'a>(intent: &Intent, host: &'a Host) -> Option<&'a Link> {
+    end(intent, host).ok().map(|(_, link)| link)
+}
+
 fn is_global(address: &IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => !address.is_link_local() && !address.is_loopback(),
@@ -286,10 +301,10 @@ fn own_overlay(areas: &[Area]) -> impl Iterator<Item = &Area> {
 }
 
 /// Other nodes that tunnels of this node can reach.
-fn remotes(intent: &Intent, remote: &Accepted, local: IpAddr) -> Vec<Remote> {
+fn remotes(intent: &Intent, accepted: &Others<'_>, local: IpAddr) -> Vec<Remote> {
     let others = intent.nodes.iter().filter(|node| node.name() != intent.node.name);
     let of_this_cluster = others.filter_map(|node| {
-        let vtep = node.vtep().ok().flatten()?;
+        let vtep = accepted.nodes.vtep(node.name())?.clone();
         let blocks = match &intent.overlay_pods {
             None => node.pod_cidrs().unwrap_or_default(),
             Some(placed) => {
@@ -298,7 +313,7 @@ fn remotes(intent: &Intent, remote: &Accepted, local: IpAddr) -> Vec<Remote> {
         };
         Some(Remote { vtep, blocks })
     });
-    let of_others = remote.nodes.iter().map(|node| Remote {
+    let of_others = accepted.remote.nodes.iter().map(|node| Remote {
         vtep: node.vtep.clone(),
         blocks: node.endpoints.iter().map(|address| IpNet::from(*address)).collect(),
     });

@@ -50,6 +50,7 @@ use trunkline_datapath::plan::Neighbour;
 
 use crate::ipam::MigrationState;
 use crate::plan::intent::{Snapshot, SnapshotRefusal};
+use crate::plan::node_claims::IgnoredClaims;
 use crate::plan::remote::RemoteClusterPlan;
 use crate::plan::{
     AttachTarget, DefaultRouteSelection, JoinError, LinkParameters, NetworkPlan, Plan, PlanError, Pod,
@@ -93,6 +94,8 @@ pub struct ReconcileStatus {
     pub settings: Vec<SettingStatus>,
     /// The networks of this node.
     pub networks: BTreeMap<String, NetworkPlan>,
+    /// Ignored claims of other nodes.
+    pub ignored_claims: IgnoredClaims,
     /// The remote clusters by name.
     pub remote: BTreeMap<String, RemoteClusterPlan>,
     /// Pods with a missing device, by the host interface.

@@ -591,6 +591,10 @@ impl Task {
 
     async fn apply(&mut self, plan: Arc<Plan>) {
         let first = self.plan.is_none();
+        let known = self.plan.as_ref().map(|plan| plan.ignored_claims.faults.as_slice()).unwrap_or_default();
+        for fault in plan.ignored_claims.faults.iter().filter(|fault| !known.contains(fault)) {
+            tracing::warn!(%fault, "a claim of another node is ignored");
+        }
         match self.kernel.set_plan(SharedPlan::of(Arc::clone(&plan))).await {
             Ok(applied) => {
                 for fault in applied.faults.iter().filter(|fault| !self.kernel_faults.contains(fault)) {
@@ -871,6 +875,7 @@ impl Task {
             }),
             settings: self.settings_in_force.as_ref().map(|known| known.fields.clone()).unwrap_or_default(),
             networks: self.plan.as_ref().map(|plan| plan.networks.clone()).unwrap_or_default(),
+            ignored_claims: self.plan.as_ref().map(|plan| plan.ignored_claims.clone()).unwrap_or_default(),
             remote: self.plan.as_ref().map(|plan| plan.remote.clone()).unwrap_or_default(),
             broken: self.broken.clone(),
             unrecorded: self.unrecorded.values().cloned().collect(),

@@ -91,6 +91,11 @@ catalogue! {
             "its addresses on this node: `advertised`, `shuttingDown` (advertised with GRACEFUL_SHUTDOWN), `retained` (advertised since before a restart, not confirmed yet), `withheld`";
     }
 
+    "Nodes of the overlay", "" {
+        CLAIMS_IGNORED = Gauge, Count, "trunkline_node_claims_ignored" ["what"],
+            "claims of other nodes' NodeInfos that the agent ignores: `vtep` (no tunnel to the node), `address` (an entry of `localIPs`); `trunkline status` has the reasons";
+    }
+
     "Remote clusters", "[Remote clusters](multi-cluster.md) as this node uses them; `cluster` is the RemoteCluster." {
         REMOTE_SUBNETS = Gauge, Count, "trunkline_remote_cluster_subnets" ["cluster"], "accepted RemoteSubnets";
         REMOTE_VTEPS = Gauge, Count, "trunkline_remote_cluster_vteps" ["cluster"], "accepted RemoteVteps; 0 on a node without an overlay";

@@ -249,6 +249,7 @@ fn faults(agent: &AgentStatus) -> Vec<String> {
             unhealthy.map(|it| format!("anycast address {} ({}): {}", it.address, object.name, it.check)),
         );
     }
+    faults.extend(remote::ignored_claims(&agent.ignored_claims).into_iter().next());
     for cluster in &agent.remote_clusters {
         let ignored = remote::ignored(cluster);
         faults.extend(ignored.map(|ignored| format!("remote cluster {}: IGNORED: {ignored}", cluster.name)));

@@ -188,7 +188,9 @@ impl ApiReader {
         // The controller has the right to list Nodes, for its watch, but not the right to get one.
         let named = ListParams::default().fields(&format!("metadata.name={name}")).limit(1);
         let node_addresses = api.list(&named).await?.items.first().map(node_addresses);
-        Ok(Facts { node_addresses, ..Facts::default() })
+        let (networks, subnets) = (self.all::<NetworkSpec, _>().await?, self.all::<SubnetSpec, _>().await?);
+        let service_pools = self.service_pools().await?;
+        Ok(Facts { node_addresses, networks, subnets, service_pools, ..Facts::default() })
     }
 
     /// Whether a Network of this name exists.

@@ -10,11 +10,12 @@ use trunkline_api::validate::overlaps;
 use trunkline_datapath::mac::show_mac;
 
 use super::{RemoteFault, RemoteLimits};
+use crate::plan::node_claims::AcceptedNodes;
 use crate::plan::{Host, Intent};
 
 /// The addresses of a subnet that pods can have.
 #[derive(Clone)]
-pub(super) struct PodRange {
+pub(in crate::plan) struct PodRange {
     pub(super) range: ParsedRange,
     excluded: BTreeSet<IpAddr>,
 }
@@ -42,7 +43,7 @@ impl PodRange {
 
     /// The range of a subnet of this cluster. In files, `start` and `end` of a manifest limit only
     /// the node's own allocation.
-    fn of_this_cluster(subnet: &Subnet, intent: &Intent) -> Option<PodRange> {
+    pub(in crate::plan) fn of_this_cluster(subnet: &Subnet, intent: &Intent) -> Option<PodRange> {
         let mut range = subnet.spec.range.parse().ok()?;
         if !intent.in_cluster {
             (range.first, range.last) = (range.cidr.network(), range.cidr.broadcast());
@@ -50,7 +51,7 @@ impl PodRange {
         Some(PodRange::of(range))
     }
 
-    pub(super) fn holds(&self, address: IpAddr) -> bool {
+    pub(in crate::plan) fn holds(&self, address: IpAddr) -> bool {
         let (first, last) = (self.range.first, self.range.last);
         address.is_ipv4() == first.is_ipv4()
             && (first..=last).contains(&address)
@@ -93,7 +94,7 @@ pub(super) struct Claims {
 }
 
 impl Claims {
-    pub(super) fn of_this_cluster(intent: &Intent, host: &Host) -> Claims {
+    pub(super) fn of_this_cluster(intent: &Intent, host: &Host, nodes: &AcceptedNodes) -> Claims {
         let mut claims = Claims {
             limits: intent.remote_limits.clone(),
             subnets: Vec::new(),
@@ -111,12 +112,12 @@ impl Claims {
                 });
             }
         }
-        for node in &intent.nodes {
-            if let Ok(Some(vtep)) = node.vtep() {
-                let owner = format!("node {}", node.name());
-                claims.addresses.extend(vtep.local.iter().map(|address| (*address, owner.clone())));
-                claims.macs.insert(vtep.mac, owner);
-            }
+        let own = intent.own_info().and_then(|node| Some((node.name(), node.vtep().ok().flatten()?)));
+        let others = nodes.iter().map(|(name, vtep)| (name.as_str(), vtep));
+        for (name, vtep) in others.chain(own.as_ref().map(|(name, vtep)| (*name, vtep))) {
+            let owner = format!("node {name}");
+            claims.addresses.extend(vtep.local.iter().map(|address| (*address, owner.clone())));
+            claims.macs.insert(vtep.mac, owner);
         }
         let own = format!("node {}", intent.node.name);
         for link in host.kernel.links.iter().filter(|link| !link.own) {
@@ -214,7 +215,7 @@ impl Claims {
 
 /// Whether hosts in the fabric can have all addresses of the prefix. Loopback, link-local and
 /// multicast addresses have another meaning on each link, and a default route is no subnet.
-fn is_unicast(prefix: &IpNet) -> bool {
+pub(in crate::plan) fn is_unicast(prefix: &IpNet) -> bool {
     let special: &[&str] = match prefix {
         IpNet::V4(_) => &["0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3"],
         IpNet::V6(_) => &["::/8", "fe80::/10", "ff00::/8"],

@@ -26,8 +26,10 @@ use trunkline_api::resources::{ParsedRange, Vtep};
 
 pub use objects::{RemoteObjects, RemoteObjectsOfCluster, RemoteSubnetRow, RemoteVtepRow};
 
-use claims::{Claims, PodRange};
+use claims::Claims;
+pub(super) use claims::{PodRange, is_unicast};
 
+use super::node_claims::AcceptedNodes;
 use super::{Host, Intent};
 
 /// Maximum number of faults of one cluster in the plan. All are counted.
@@ -148,14 +150,14 @@ enum RemoteFault {
 }
 
 /// Checks all remote clusters.
-pub(super) fn accept(intent: &Intent, host: &Host) -> Accepted {
+pub(super) fn accept(intent: &Intent, host: &Host, nodes: &AcceptedNodes) -> Accepted {
     let mut accepted = Accepted::default();
     let Some(objects) = intent.remote.as_deref().filter(|objects| !objects.is_empty()) else {
         return accepted;
     };
     accepted.clusters =
         objects.clusters.keys().map(|name| (name.to_string(), RemoteClusterPlan::default())).collect();
-    let mut claims = Claims::of_this_cluster(intent, host);
+    let mut claims = Claims::of_this_cluster(intent, host, nodes);
     let ranges = accept_subnets(objects, &mut claims, &mut accepted);
     accept_vteps(objects, &mut claims, &ranges, &mut accepted);
     accepted

@@ -15,6 +15,7 @@ mod anycast;
 mod hairpin;
 mod join;
 mod migration;
+mod node_claims;
 mod probes;
 mod remote;
 mod services;

@@ -24,6 +24,7 @@ fn hybrid() -> Intent {
     intent.subnets.push(subnet("o6", "overlay", "2001:db8:200::/112", none()));
     intent.subnets[0].spec.range.exclude_ips = vec!["10.1.3.9".to_owned()];
     intent.subnets[2].spec.range.gateway = "10.200.2.1".to_owned();
+    intent.tunnels.node_prefixes = vec!["10.255.0.0/24".parse().unwrap(), "2001:db8:9::/64".parse().unwrap()];
     intent.nodes = vec![
         node("node1", "10.255.0.9", &["10.200.1.0/24", "2001:db8:200::1000/116", "10.1.1.0/24"]),
         node("node2", "10.255.0.10", &["10.200.2.0/24", "2001:db8:200::2000/116", "10.1.2.0/24"]),

@@ -1,0 +1,267 @@
+//! The addresses that other nodes of this cluster claim in their NodeInfos: which of them this node
+//! accepts.
+//!
+//! Packets of overlay pods to such an address go into the tunnel to the claiming node. A
+//! compromised node writes its own NodeInfo, and its kubelet writes the addresses and annotations
+//! of its Node, with which the webhook compares the NodeInfo. So each agent checks the claims
+//! against facts that no node can write:
+//!
+//! | claim | ignored if |
+//! |---|---|
+//! | `ip` | it is no unicast address, an address of this node, the gateway of a Subnet or of this host's default route, or the VTEP of an older NodeInfo; pods or Services can have it; it is outside of `nodeAddressCIDRs` |
+//! | `mac` | it belongs to this node or to an older NodeInfo |
+//! | entry of `localIPs` | as for `ip`; also a BGP peer; without `nodeAddressCIDRs`: it is in no connected prefix of this node's uplinks |
+//!
+//! A claim of `ip` cannot attract packets: they are sent to this very address, inside of the
+//! tunnel's packets. So without `nodeAddressCIDRs` it may be in any prefix, because nodes of other
+//! racks are in other prefixes, and it may be a BGP peer, because a route reflector can be a node.
+//! An ignored `ip` or `mac` leaves out the node, an ignored entry of `localIPs` only this address.
+//! Older NodeInfos have precedence, and `ip` before `localIPs`.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use trunkline_api::resources::{AddressBlock, NodeInfo, Vtep, parse_address};
+use trunkline_datapath::mac::show_mac;
+
+use super::remote::{PodRange, is_unicast};
+use super::{Host, Intent, vxlan};
+
+/// Maximum number of faults in the plan. All are counted.
+const FAULTS: usize = 20;
+
+/// The ignored claims of other nodes, for the agent's status.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IgnoredClaims {
+    /// Number of ignored VTEPs.
+    pub vteps: u32,
+    /// Number of ignored entries of `localIPs`.
+    pub addresses: u32,
+    /// The reasons, at most `FAULTS`.
+    pub faults: Vec<String>,
+}
+
+/// The accepted VTEPs of other nodes.
+#[derive(Default)]
+pub(super) struct AcceptedNodes {
+    vteps: BTreeMap<String, Vtep>,
+    pub(super) ignored: IgnoredClaims,
+}
+
+impl AcceptedNodes {
+    /// The VTEP of a node, with the accepted local addresses.
+    pub(super) fn vtep(&self, node: &str) -> Option<&Vtep> {
+        self.vteps.get(node)
+    }
+
+    /// The nodes with their VTEPs.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&String, &Vtep)> {
+        self.vteps.iter()
+    }
+}
+
+/// The reason for which a claim is ignored.
+#[derive(Debug, thiserror::Error)]
+enum ClaimFault {
+    #[error("{0} is no unicast address that hosts of the fabric can have: write an address of the node")]
+    NoUnicast(IpAddr),
+    #[error("{address} belongs to {owner}: write an address of the node")]
+    Taken { address: IpAddr, owner: String },
+    #[error("{address} is {owner}: write an address of the node")]
+    Router { address: IpAddr, owner: String },
+    #[error(
+        "{address} is in {owner}: give the node another address, or exclude this one (excludeIPs, exclude)"
+    )]
+    Inside { address: IpAddr, owner: String },
+    #[error(
+        "{0} is outside of nodeAddressCIDRs: add its prefix in agent.yaml of all nodes if it is the node's"
+    )]
+    Limit(IpAddr),
+    #[error(
+        "{0} is in no connected prefix of this node's uplinks: write the prefixes of all nodes into nodeAddressCIDRs of \
+         agent.yaml if it is the node's"
+    )]
+    NotConnected(IpAddr),
+    #[error("{mac} belongs to {owner}: write a MAC that no other VTEP has")]
+    Mac { mac: String, owner: String },
+}
+
+/// The facts against which claims are checked.
+struct Facts<'a> {
+    /// `nodeAddressCIDRs`; empty: not configured.
+    limits: &'a [IpNet],
+    connected: Vec<IpNet>,
+    gateways: BTreeMap<IpAddr, String>,
+    peers: BTreeMap<IpAddr, String>,
+    pods: Vec<(PodRange, String)>,
+    services: Vec<(IpNet, String)>,
+    blocks: Vec<(AddressBlock, String)>,
+    /// Addresses with an owner.
+    addresses: HashMap<IpAddr, String>,
+    macs: HashMap<[u8; 6], String>,
+}
+
+/// Checks the NodeInfos of all other nodes.
+pub(super) fn accept(intent: &Intent, host: &Host) -> AcceptedNodes {
+    let mut accepted = AcceptedNodes::default();
+    let others = intent.nodes.iter().filter(|node| node.name() != intent.node.name);
+    let mut nodes: Vec<(&NodeInfo, Vtep)> =
+        others.filter_map(|node| Some((node, node.vtep().ok().flatten()?))).collect();
+    if nodes.is_empty() {
+        return accepted;
+    }
+    nodes.sort_by_key(|(node, _)| (&node.metadata.creation_timestamp, node.name()));
+    let mut facts = Facts::of(intent, host);
+    nodes.retain(|(node, vtep)| match facts.claim_vtep(vtep, node.name()) {
+        Ok(()) => true,
+        Err((field, fault)) => {
+            accepted.ignored.vteps += 1;
+            accepted.ignored.report(node.name(), field, &fault);
+            false
+        }
+    });
+    for (node, mut vtep) in nodes {
+        let (ip, name) = (vtep.ip, node.name());
+        vtep.local.retain(|address| *address == ip || accepted.ignored.keeps(&mut facts, *address, name));
+        accepted.vteps.insert(name.to_owned(), vtep);
+    }
+    accepted
+}
+
+impl IgnoredClaims {
+    fn report(&mut self, node: &str, field: &str, fault: &ClaimFault) {
+        if self.faults.len() < FAULTS {
+            self.faults.push(format!("NodeInfo {node}: spec.vtepInfo.{field}: {fault}"));
+        }
+    }
+
+    fn keeps(&mut self, facts: &mut Facts<'_>, address: IpAddr, node: &str) -> bool {
+        let fault = match facts.check_local(address) {
+            Ok(()) => {
+                facts.addresses.insert(address, owner(node));
+                return true;
+            }
+            Err(fault) => fault,
+        };
+        self.addresses += 1;
+        self.report(node, "localIPs", &fault);
+        false
+    }
+}
+
+fn owner(node: &str) -> String {
+    format!("node {node}")
+}
+
+impl<'a> Facts<'a> {
+    fn of(intent: &'a Intent, host: &Host) -> Facts<'a> {
+        let mut facts = Facts {
+            limits: &intent.tunnels.node_prefixes,
+            connected: connected(intent, host),
+            gateways: BTreeMap::new(),
+            peers: BTreeMap::new(),
+            pods: Vec::new(),
+            services: Vec::new(),
+            blocks: Vec::new(),
+            addresses: HashMap::new(),
+            macs: HashMap::new(),
+        };
+        for (_, hop) in &host.kernel.gateways {
+            facts.gateways.extend(hop.gateway.map(|gateway| (gateway, "a router of this host".to_owned())));
+        }
+        for network in &intent.networks {
+            let owner = format!("a BGP peer of Network {}", network.name());
+            let peers = network.peers().iter().filter_map(|peer| parse_address(&peer.address).ok());
+            facts.peers.extend(peers.map(|peer| (peer, owner.clone())));
+        }
+        for subnet in &intent.subnets {
+            let Ok(range) = subnet.spec.range.parse() else { continue };
+            let owner = format!("the gateway of Subnet {}", subnet.name());
+            facts.gateways.extend(range.gateway.map(|gateway| (gateway, owner)));
+            let pods = PodRange::of_this_cluster(subnet, intent);
+            facts.pods.extend(pods.map(|pods| (pods, format!("Subnet {}", subnet.name()))));
+        }
+        for pool in &intent.services.pools {
+            let blocks = pool.spec.blocks().unwrap_or_default().into_iter();
+            facts.blocks.extend(blocks.map(|block| (block, format!("ServicePool {}", pool.name()))));
+        }
+        let of_services = |prefix: &IpNet| (*prefix, "serviceCIDRs".to_owned());
+        facts.services.extend(intent.service_cidrs.iter().map(of_services));
+        for anycast in &intent.services.anycast {
+            let addresses = anycast.spec.addresses.iter().filter_map(|text| parse_address(text).ok());
+            let owner = format!("AnycastAddress {}", anycast.name());
+            facts.services.extend(addresses.map(|address| (IpNet::from(address), owner.clone())));
+        }
+        let own = owner(&intent.node.name);
+        if let Some(vtep) = intent.own_info().and_then(|node| node.vtep().ok().flatten()) {
+            facts.macs.insert(vtep.mac, own.clone());
+            facts.addresses.insert(vtep.ip, own.clone());
+        }
+        for link in host.kernel.links.iter().filter(|link| !link.own) {
+            for address in link.addresses.iter().map(IpNet::addr) {
+                facts.addresses.insert(address, own.clone());
+                facts.macs.insert(Vtep::default_mac(address), own.clone());
+            }
+        }
+        facts
+    }
+
+    fn claim_vtep(&mut self, vtep: &Vtep, node: &str) -> Result<(), (&'static str, ClaimFault)> {
+        self.check(vtep.ip).map_err(|fault| ("ip", fault))?;
+        if let Some(other) = self.macs.get(&vtep.mac) {
+            return Err(("mac", ClaimFault::Mac { mac: show_mac(&vtep.mac), owner: other.clone() }));
+        }
+        self.addresses.insert(vtep.ip, owner(node));
+        self.macs.insert(vtep.mac, owner(node));
+        Ok(())
+    }
+
+    fn check_local(&self, address: IpAddr) -> Result<(), ClaimFault> {
+        self.check(address)?;
+        if let Some(owner) = self.peers.get(&address) {
+            return Err(ClaimFault::Router { address, owner: owner.clone() });
+        }
+        if self.limits.is_empty() && !self.connected.iter().any(|prefix| prefix.contains(&address)) {
+            return Err(ClaimFault::NotConnected(address));
+        }
+        Ok(())
+    }
+
+    /// The rules for both kinds of claims.
+    fn check(&self, address: IpAddr) -> Result<(), ClaimFault> {
+        if !is_unicast(&IpNet::from(address)) || self.connected.iter().any(|it| is_broadcast(it, address)) {
+            return Err(ClaimFault::NoUnicast(address));
+        }
+        if let Some(owner) = self.addresses.get(&address) {
+            return Err(ClaimFault::Taken { address, owner: owner.clone() });
+        }
+        if let Some(owner) = self.gateways.get(&address) {
+            return Err(ClaimFault::Router { address, owner: owner.clone() });
+        }
+        let subnet = self.pods.iter().find(|(pods, _)| pods.holds(address)).map(|(_, owner)| owner);
+        let block = self.blocks.iter().find(|(block, _)| block.contains(address)).map(|(_, owner)| owner);
+        let services = self.services.iter().find(|(prefix, _)| prefix.contains(&address));
+        if let Some(owner) = subnet.or(block).or(services.map(|(_, owner)| owner)) {
+            return Err(ClaimFault::Inside { address, owner: owner.clone() });
+        }
+        if !self.limits.is_empty() && !self.limits.iter().any(|prefix| prefix.contains(&address)) {
+            return Err(ClaimFault::Limit(address));
+        }
+        Ok(())
+    }
+}
+
+fn is_broadcast(prefix: &IpNet, address: IpAddr) -> bool {
+    matches!(prefix, IpNet::V4(prefix) if prefix.prefix_len() < 31 && IpAddr::V4(prefix.broadcast()) == address)
+}
+
+/// The connected prefixes of the links of tunnels, of default routes and of BGP peers.
+fn connected(intent: &Intent, host: &Host) -> Vec<IpNet> {
+    let mut uplinks: BTreeSet<u32> = host.kernel.reached.values().copied().collect();
+    uplinks.extend(host.kernel.default_link);
+    uplinks.extend(host.kernel.gateways.iter().filter_map(|(_, hop)| hop.ifindex));
+    uplinks.extend(vxlan::carrier(intent, host).map(|link| link.index));
+    let links = host.kernel.links.iter().filter(|link| !link.own && uplinks.contains(&link.index));
+    links.flat_map(|link| &link.addresses).map(IpNet::trunc).collect()
+}
