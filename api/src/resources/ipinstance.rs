@@ -150,8 +150,8 @@ pub struct IPInstanceStatus {
         skip_serializing_if = "String::is_empty"
     )]
     pub sandbox_id: String,
-    /// The sandbox again, if the node's agent clears this status after the sandbox's end. The address
-    /// of such a sandbox is neither released nor given to another pod before.
+    /// The sandbox again, if the node's agent clears this status after the sandbox's end. The
+    /// address of such a sandbox is neither released nor given to another pod before.
     #[serde(
         default,
         rename = "attachedSandboxID",
@@ -165,8 +165,8 @@ pub struct IPInstanceStatus {
 }
 
 impl IPInstanceStatus {
-    /// The node and the sandbox that is attached there until the node's agent reports its end. None for
-    /// a status of hybridnet's daemon, which reports no end.
+    /// The node and the sandbox that is attached there until the node's agent reports its end. None
+    /// for a status of hybridnet's daemon, which reports no end.
     pub fn attached(&self) -> Option<(&str, &str)> {
         let is_known = !self.sandbox_id.is_empty() && self.attached_sandbox_id == self.sandbox_id;
         (is_known && !self.node_name.is_empty()).then_some((&self.node_name, &self.sandbox_id))

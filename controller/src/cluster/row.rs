@@ -276,7 +276,8 @@ pub struct InstanceRow {
     pub mac: Option<[u8; 6]>,
     /// The node of the pod that uses it; none while it is retained.
     pub node: Option<Arc<str>>,
-    /// The node whose agent reports a sandbox with the address, and has not reported the sandbox's end.
+    /// The node whose agent reports a sandbox with the address, and has not reported the sandbox's
+    /// end.
     pub attached: Option<Arc<str>>,
     /// The pod that uses it, or for which it is retained. None while it is retained for a virtual
     /// machine.

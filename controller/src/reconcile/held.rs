@@ -1,9 +1,10 @@
 //! Addresses of sandboxes that are still attached after their pod has ended in the API server.
 //!
-//! `kubectl delete --force` removes a pod's object at once, and its containers run until the kubelet has
-//! stopped them. So neither the pod's object nor its absence proves that an address is free. The agent of
-//! the node writes the sandbox to the IPInstance's status after ADD, and clears the status after DEL. Until
-//! then the address is held: it is neither released, nor retained, nor bound to another pod.
+//! `kubectl delete --force` removes a pod's object at once, and its containers run until the
+//! kubelet has stopped them. So neither the pod's object nor its absence proves that an address is
+//! free. The agent of the node writes the sandbox to the IPInstance's status after ADD, and clears
+//! the status after DEL. Until then the address is held: it is neither released, nor retained, nor
+//! bound to another pod.
 //!
 //! | the status has a sandbox, and | the address |
 //! |---|---|
@@ -12,8 +13,9 @@
 //! | the Node has the taint `node.kubernetes.io/out-of-service` | is free: an administrator declares that no pod runs there |
 //! | hybridnet's daemon wrote the status | is free: the daemon reports no end |
 //!
-//! The next pod of a StatefulSet, and the next pod of a virtual machine, wait for the held address. In a live
-//! migration two sandboxes have the address, so the target does not wait. Any other pod gets another address.
+//! The next pod of a StatefulSet, and the next pod of a virtual machine, wait for the held address.
+//! In a live migration two sandboxes have the address, so the target does not wait. Any other pod
+//! gets another address.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -42,7 +44,8 @@ pub struct StillAttached {
 }
 
 impl Cluster {
-    /// The node on which a sandbox has the address of an IPInstance, by the report of the node's agent.
+    /// The node on which a sandbox has the address of an IPInstance, by the report of the node's
+    /// agent.
     pub fn attached_node<'a>(&self, row: &'a InstanceRow) -> Option<&'a Arc<str>> {
         row.attached.as_ref().filter(|node| self.node(node).is_some_and(|node| !node.out_of_service))
     }
@@ -62,8 +65,9 @@ impl Term {
 }
 
 impl ControllerState {
-    /// Leaves held addresses out of a decision about an interface. `pod` is the pod of the decision,
-    /// `instances` are the IPInstances of the interface, `of_vm`: they belong to a virtual machine.
+    /// Leaves held addresses out of a decision about an interface. `pod` is the pod of the
+    /// decision, `instances` are the IPInstances of the interface, `of_vm`: they belong to a
+    /// virtual machine.
     ///
     /// # Errors
     /// The pod must wait for a held address.

@@ -10,8 +10,8 @@
 //! | [`node`] with [`quota`] | its labels, or a network or its quota, changed | its labels and condition; NodeInfo |
 //!
 //! Each reconciler reads the current state and corrects differences: an event only triggers it. The
-//! decision about a pod is a pure function ([`decide`]), from which addresses of attached sandboxes are
-//! left out ([`held`]). Its writes are a plan ([`plan`]), which the reconciler carries out.
+//! decision about a pod is a pure function ([`decide`]), from which addresses of attached sandboxes
+//! are left out ([`held`]). Its writes are a plan ([`plan`]), which the reconciler carries out.
 
 pub mod conflict;
 pub mod decide;

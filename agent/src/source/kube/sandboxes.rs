@@ -1,23 +1,27 @@
 //! The sandboxes of this node in the statuses of IPInstances. No I/O.
 //!
-//! The controller neither releases nor moves the address of an attached sandbox, even if its pod was deleted
-//! by force. So the end of each sandbox must reach its status: after DEL, and also if this agent did not see
-//! the DEL, because the node started again or the store was lost. The task compares this index with the
-//! records at each list and each new report.
+//! The controller neither releases nor moves the address of an attached sandbox, even if its pod
+//! was deleted by force. So the end of each sandbox must reach its status: after DEL, and also if
+//! this agent did not see the DEL, because the node started again or the store was lost. The task
+//! compares this index with the records at each list and each new report.
 //!
-//! Two watches show the IPInstances: those of this node's pods, and those of virtual machines that leave it.
-//! IPInstances with a deletion timestamp count too: their finalizer waits for the end of the sandbox.
+//! Two watches show the IPInstances: those of this node's pods, and those of virtual machines that
+//! leave it. IPInstances with a deletion timestamp count too: their finalizer waits for the end of
+//! the sandbox.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 use kube::ResourceExt;
 use trunkline_api::kube::Lenient;
 use trunkline_api::resources::IPInstanceSpec;
+use trunkline_datapath::naming::host_ifname;
 
 use super::instances::ObjectName;
 use super::watch::Change;
+use crate::ipam::Record;
+use crate::reconcile::UnrecordedPod;
 
 /// The watch that shows an IPInstance.
 #[derive(Clone, Copy, Debug)]
@@ -83,6 +87,31 @@ impl Sandboxes {
     }
 }
 
+/// Whether the device of a record exists.
+pub(super) fn has_device(record: &Record, broken: &BTreeSet<String>) -> bool {
+    !broken.contains(&host_ifname(&record.key.container_id, &record.key.ifname))
+}
+
+/// Whether a sandbox is attached with an address. A record without a device does not count: the
+/// node started again, or another program deleted the device. A device without a record counts: the
+/// store was lost.
+pub(super) fn attached<'a>(
+    records: &'a [Record],
+    broken: &BTreeSet<String>,
+    unrecorded: &'a [UnrecordedPod],
+) -> impl Fn(&str, IpAddr) -> bool + 'a {
+    let records = records.iter().filter(|record| has_device(record, broken));
+    let attached: HashSet<(&str, IpAddr)> = records
+        .flat_map(|record| {
+            let addresses = record.addresses.iter();
+            addresses.map(|assigned| (record.key.container_id.as_str(), assigned.address))
+        })
+        .collect();
+    move |sandbox, address| {
+        attached.contains(&(sandbox, address)) || unrecorded.iter().any(|pod| pod.container_id == sandbox)
+    }
+}
+
 fn name(object: &Lenient<IPInstanceSpec>) -> ObjectName {
     (object.namespace().unwrap_or_default(), object.name_any())
 }
@@ -100,7 +129,45 @@ fn read(object: &Lenient<IPInstanceSpec>, node: &str) -> Option<Reported> {
 mod tests {
     use serde_json::json;
 
+    use trunkline_api::resources::AttachmentKind;
+
     use super::*;
+
+    /// A record of a sandbox with one address.
+    fn record(sandbox: &str, address: &str) -> Record {
+        serde_json::from_value(json!({
+            "key": {"container_id": sandbox, "ifname": "eth0"}, "phase": "attached", "conf_name": "pods", "network": "n",
+            "addresses": [{"subnet": "s", "address": address}],
+            "mac": [2, 0, 0, 0, 0, 1], "pod": {"namespace": "web", "name": "p", "uid": "u"},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_sandbox_of_another_boot_is_not_attached() {
+        let records = [record("runs", "10.0.0.1"), record("former", "10.0.0.2")];
+        // After the start of the node the second record has no device.
+        let broken = BTreeSet::from([host_ifname("former", "eth0")]);
+        let unrecorded = [UnrecordedPod {
+            host_ifname: "tl1".to_owned(),
+            host_ifindex: 7,
+            container_id: "lost".to_owned(),
+            ifname: "eth0".to_owned(),
+            attachment: AttachmentKind::Veth,
+            addresses: vec!["10.0.0.3".parse().unwrap()],
+            neighbours: BTreeSet::new(),
+        }];
+        let is_attached = attached(&records, &broken, &unrecorded);
+        for (case, sandbox, address, expected) in [
+            ("record with a device", "runs", "10.0.0.1", true),
+            ("another address", "runs", "10.0.0.9", false),
+            ("record of another boot", "former", "10.0.0.2", false),
+            ("device without a record", "lost", "10.0.0.3", true),
+            ("neither", "gone", "10.0.0.4", false),
+        ] {
+            assert_eq!(is_attached(sandbox, address.parse().unwrap()), expected, "{case}");
+        }
+    }
 
     fn instance(name: &str, node: &str, sandbox: &str, attached: &str) -> Lenient<IPInstanceSpec> {
         serde_json::from_value(json!({

@@ -14,7 +14,7 @@
 //! peers of this node's networks are watched one by one, because a right to list Secrets would be a
 //! right to read all of them.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -33,7 +33,6 @@ use trunkline_api::resources::{
     Network, NetworkSpec, NetworkType, NodeAction, NodeInfo, NodeInfoSpec, ServiceAdvertisement,
     ServiceAdvertisementSpec, ServicePool, ServicePoolSpec, Subnet, SubnetSpec,
 };
-use trunkline_datapath::naming::host_ifname;
 
 use super::assemble::{Assembled, Objects, SecretState, assemble, secrets};
 use super::cache::{self, Remembered};
@@ -42,12 +41,12 @@ use super::departures;
 use super::instances::{Row, placed};
 use super::node::ObservedNode;
 use super::remote;
-use super::sandboxes::Origin;
+use super::sandboxes::{Origin, attached, has_device};
 use super::watch::{Change, FullObjects, Metadata, Selector, Source, run};
-use crate::ipam::{Counts, Ipam, Phase, Record};
+use crate::ipam::{Counts, Ipam, Phase};
 use crate::metrics::Metrics;
 use crate::plan::intent::{OverlayPods, Snapshot, SnapshotRefusal};
-use crate::reconcile::{Reconcile, ReconcileStatus};
+use crate::reconcile::Reconcile;
 use crate::services::{NodeInput, ServicesInput};
 
 /// Quiet time before an evaluation.
@@ -689,36 +688,22 @@ impl Task {
             return;
         };
         let attached = summary.records.iter().filter(|record| record.phase == Phase::Attached);
-        for record in attached.filter(|record| !is_broken(&view, record)) {
+        for record in attached.filter(|record| has_device(record, &view.broken)) {
             self.start.cluster.attached(record);
         }
     }
 
-    /// Reports the end of sandboxes that a status has, and this node does not. This includes records
-    /// without a device: the node started again.
+    /// Reports the end of sandboxes that a status has, and this node does not. This includes
+    /// records without a device: the node started again.
     async fn clear_ended(&self) {
         let (Some(summary), Some(view)) =
             (self.start.ipam.summary().await, self.start.reconcile.view().await)
         else {
             return;
         };
-        let records = summary.records.iter().filter(|record| !is_broken(&view, record));
-        let attached: HashSet<(&str, IpAddr)> = records
-            .flat_map(|record| {
-                let addresses = record.addresses.iter();
-                addresses.map(|assigned| (record.key.container_id.as_str(), assigned.address))
-            })
-            .collect();
-        let is_unrecorded = |sandbox: &str| view.unrecorded.iter().any(|pod| pod.container_id == sandbox);
-        self.start
-            .cluster
-            .clear_ended(|sandbox, address| attached.contains(&(sandbox, address)) || is_unrecorded(sandbox));
+        let attached = attached(&summary.records, &view.broken, &view.unrecorded);
+        self.start.cluster.clear_ended(attached);
     }
-}
-
-/// Whether the device of a record is missing.
-fn is_broken(view: &ReconcileStatus, record: &Record) -> bool {
-    view.broken.contains(&host_ifname(&record.key.container_id, &record.key.ifname))
 }
 
 /// Applies a change to the index of sandboxes. Returns whether a sandbox is new.
