@@ -47,9 +47,9 @@ const ADDRESSES: &[(&[&str], bool)] = &[
     (&["fd00:91::1:15"], true),
 ];
 
-fn service(addresses: &[&str]) -> Result<Service> {
+fn service(name: &str, addresses: &[&str]) -> Result<Service> {
     Ok(serde_json::from_value(json!({
-        "metadata": {"name": "attempt"},
+        "metadata": {"name": name},
         "spec": {"ports": [{"port": 80}], "externalIPs": addresses},
     }))?)
 }
@@ -58,7 +58,7 @@ fn service(addresses: &[&str]) -> Result<Service> {
 fn attempt(cluster: &Cluster, addresses: &[&str]) -> Result<Option<String>> {
     let services: Api<Service> = Api::namespaced(cluster.client(), "default");
     let params = PostParams { dry_run: true, ..PostParams::default() };
-    refusal(cluster.wait(services.create(&params, &service(addresses)?)))
+    refusal(cluster.wait(services.create(&params, &service("attempt", addresses)?)))
 }
 
 fn refusal(answer: kube::Result<Service>) -> Result<Option<String>> {
@@ -80,9 +80,9 @@ fn external_ips(context: &Lab) -> Result<Verdict> {
         let services: Api<Service> = Api::namespaced(cluster.client(), "default");
         let change = |addresses: &[&str]| {
             let patch = json!({"spec": {"externalIPs": addresses}});
-            refusal(cluster.wait(services.patch("attempt", &PatchParams::default(), &Patch::Merge(&patch))))
+            refusal(cluster.wait(services.patch("there", &PatchParams::default(), &Patch::Merge(&patch))))
         };
-        cluster.wait(services.create(&PostParams::default(), &service(&["10.90.0.9"])?))?;
+        cluster.wait(services.create(&PostParams::default(), &service("there", &["10.90.0.9"])?))?;
 
         let file = cluster.repository().join("deploy/helm/trunkline/files/external-ips.yaml");
         cluster.apply(&std::fs::read_to_string(file)?)?;
