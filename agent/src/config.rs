@@ -229,11 +229,14 @@ pub struct NetworkPoliciesConfig {
     /// the nftables table `inet trunkline-policy`. Disable this only if another program enforces
     /// them.
     pub enabled: bool,
+    /// Other programs cannot change this table, and `nft flush ruleset` skips it (Linux 6.9). Disable
+    /// this to change the table by hand for a diagnosis.
+    pub protect_table: bool,
 }
 
 impl Default for NetworkPoliciesConfig {
     fn default() -> Self {
-        NetworkPoliciesConfig { enabled: true }
+        NetworkPoliciesConfig { enabled: true, protect_table: true }
     }
 }
 

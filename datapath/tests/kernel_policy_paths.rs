@@ -264,3 +264,46 @@ fn output_from_other_addresses_is_subject_to_ingress_policies() {
         }
     });
 }
+
+#[test]
+fn other_programs_cannot_remove_a_protected_table() {
+    isolated("other_programs_cannot_remove_a_protected_table", |runtime| {
+        let [db, client] = pods();
+        db.serve(80);
+        let wanted =
+            table([], [(1, chain(Ingress, &[every(Drop)]))], [(db.index, link(db.index, Some(1), None))]);
+        let protected = KernelConfig { protects_policies: true, ..KernelConfig::default() };
+        let (kernel, events) = KernelHandle::spawn(protected.clone()).unwrap();
+        assert!(apply(runtime, &kernel, &wanted) > 0);
+        let refused = |command: &str| {
+            let output = std::process::Command::new("nft").args(command.split(' ')).output().unwrap();
+            !output.status.success()
+        };
+        let handles = || nft("-a list table inet trunkline-policy");
+        let before = handles();
+        if !before.contains("flags") {
+            return println!("skipped, this kernel cannot protect a table");
+        }
+        nft("flush ruleset");
+        for command in ["delete table inet trunkline-policy", "flush chain inet trunkline-policy ingress"] {
+            assert!(refused(command), "{command}");
+        }
+        assert_eq!((handles(), client.reaches_pod(&db, 80)), (before.clone(), [false; 2]));
+        // The table stays without its owner, and the next run adopts it unchanged.
+        drop((kernel, events));
+        namespace::eventually("the table has no owner", || !handles().contains("owner"));
+        assert_eq!(client.reaches_pod(&db, 80), [false; 2]);
+        let (kernel, events) = KernelHandle::spawn(protected).unwrap();
+        assert_eq!(apply(runtime, &kernel, &wanted), 0);
+        nft("flush ruleset");
+        assert_eq!((handles(), client.reaches_pod(&db, 80)), (before, [false; 2]));
+        // Without the protection, and in an older version, the table is an ordinary one.
+        drop((kernel, events));
+        let (kernel, _events) = owner();
+        namespace::eventually("the table is replaced", || {
+            runtime.block_on(kernel.set_policies(wanted.clone())).is_ok()
+        });
+        assert_eq!((handles().contains("flags"), client.reaches_pod(&db, 80)), (false, [false; 2]));
+        nft("delete table inet trunkline-policy");
+    });
+}

@@ -51,6 +51,9 @@ pub struct KernelConfig {
     /// Addresses whose links are reported ([`KernelHost::reached`]), until
     /// [`KernelHandle::set_reach`].
     pub reach: BTreeSet<IpAddr>,
+    /// Whether other programs cannot change the table of network policies, if the kernel can
+    /// protect it.
+    pub protects_policies: bool,
 }
 
 /// The reason why a change of the kernel failed.

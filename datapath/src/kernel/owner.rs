@@ -182,7 +182,7 @@ impl Owner {
             guard: Guard::new(),
             guard_fault: None,
             guard_repairs: 0,
-            policies: PolicyKeeper::default(),
+            policies: PolicyKeeper::new(config.protects_policies),
             listens: false,
             channels,
             topology,

@@ -17,6 +17,8 @@
 //!   and a packet meets only old or only new rules. It reads elements of maps later. So the element
 //!   of a link never changes while the link has policies.
 //!
+//! The table belongs to the agent's socket, if the kernel can protect it ([`protection`]).
+//!
 //! Every change is one transaction over netlink, and earlier ones that create large sets. If the
 //! kernel refuses it, the old rules stay.
 //! The owner stores no elements and no rules: `Policies::set` lists the kernel's table and changes
@@ -33,6 +35,7 @@ use self::objects::{
     Entry, Layout, SAME_POD, counter_name, differences, entries, families, link_chain, map_name,
     read_counter_name, set_name,
 };
+use self::protection::Protection;
 use self::record::{Families, Record, counters_of, shape};
 use self::rules::ChainRules;
 use self::transaction::Transaction;
@@ -48,6 +51,7 @@ mod compare;
 mod expressions;
 mod found;
 mod objects;
+mod protection;
 mod record;
 mod rules;
 mod transaction;
@@ -87,11 +91,18 @@ pub(crate) enum PolicyError {
 #[derive(Default)]
 pub(crate) struct Policies {
     connection: Option<Connection>,
+    protection: Protection,
     /// None while the kernel's table is not known.
     record: Option<Record>,
 }
 
 impl Policies {
+    /// `protects`: other programs cannot change the table, if the kernel can protect it.
+    pub(crate) fn new(protects: bool) -> Policies {
+        let protection = if protects { Protection::Wanted } else { Protection::Off };
+        Policies { protection, ..Policies::default() }
+    }
+
     /// The netlink port ID in notifications about changes of the table.
     pub(crate) fn port(&mut self) -> io::Result<u32> {
         connection(&mut self.connection).map(|connection| connection.port())
@@ -124,7 +135,8 @@ impl Policies {
         let mut transaction = Transaction::default();
         let exists = found.exists;
         if !table.is_empty() {
-            transaction = difference(connection, table, found, false)?;
+            self.protection.examine(connection);
+            transaction = difference(connection, table, self.protection, found, false)?;
         } else if exists {
             transaction.delete_table();
         }
@@ -132,7 +144,7 @@ impl Policies {
             // Objects of another program can refer to objects that the transaction deletes.
             Err(PolicyError::Refused { .. }) if exists && !table.is_empty() => {
                 let found = Found::list(connection)?;
-                difference(connection, table, found, true)?.run(connection)?
+                difference(connection, table, self.protection, found, true)?.run(connection)?
             }
             result => result?,
         };
@@ -149,7 +161,8 @@ impl Policies {
         let connection = connection(&mut self.connection)?;
         let mut transaction = Transaction::default();
         if !record.exists && !change.is_empty() {
-            create_base(&mut transaction);
+            self.protection.examine(connection);
+            create_base(self.protection, &mut transaction);
             record.exists = true;
         }
         for (id, set) in &change.sets {

@@ -21,6 +21,10 @@ pub(super) struct PolicyKeeper {
 }
 
 impl PolicyKeeper {
+    pub(super) fn new(protects: bool) -> PolicyKeeper {
+        PolicyKeeper { table: Policies::new(protects), ..PolicyKeeper::default() }
+    }
+
     pub(super) fn is_wanted(&self) -> bool {
         self.wanted
     }

@@ -11,6 +11,7 @@ use super::objects::{
     Entry, LIMIT_NAME, Layout, SAME_POD, counter_name, differences, entries, families, link_chain, map_name,
     set_name,
 };
+use super::protection::Protection;
 use super::record::{Shapes, counters_of, shape};
 use super::rules::ChainRules;
 use super::transaction::Transaction;
@@ -31,8 +32,8 @@ pub(super) fn pairs(ifindex: u32, link: &LinkPolicies) -> Vec<Entry> {
 }
 
 /// Creates the table with everything that does not depend on policies.
-pub(super) fn create_base(transaction: &mut Transaction) {
-    transaction.add_table();
+pub(super) fn create_base(protection: Protection, transaction: &mut Transaction) {
+    transaction.add_table(protection);
     for (name, layout) in base_sets() {
         transaction.add_set(name, layout);
     }
@@ -94,7 +95,7 @@ impl<'a> Wanted<'a> {
 
     /// Whether an object of the kernel has a wanted name and cannot be changed into the wanted
     /// object.
-    fn conflicts(&self, found: &Found) -> bool {
+    fn conflicts(&self, found: &Found, protection: Protection) -> bool {
         let base = |name: &str| BASE_CHAINS.iter().find(|base| base.name == name);
         let chains = found.chains.iter().any(|(name, chain)| {
             let base = base(name);
@@ -108,7 +109,8 @@ impl<'a> Wanted<'a> {
             LIMIT_NAME => !object.is_limit,
             name => self.counters.contains(name) && object.kind != COUNTER,
         });
-        found.flags != 0 || chains || sets || objects
+        let flags = found.flags != protection.flags() && !protection.can_adopt(found.flags);
+        flags || chains || sets || objects
     }
 }
 
@@ -117,17 +119,20 @@ impl<'a> Wanted<'a> {
 pub(super) fn difference(
     connection: &mut Connection,
     table: &PolicyTable,
+    protection: Protection,
     mut found: Found,
     rebuild: bool,
 ) -> io::Result<Transaction> {
     let wanted = Wanted::new(table);
     let mut transaction = Transaction::default();
-    if found.exists && (rebuild || wanted.conflicts(&found)) {
+    if found.exists && (rebuild || wanted.conflicts(&found, protection)) {
         transaction.delete_table();
         found = Found::default();
     }
     if !found.exists {
-        transaction.add_table();
+        transaction.add_table(protection);
+    } else if found.flags != protection.flags() {
+        transaction.adopt_table(protection);
     }
     compare_sets(connection, &wanted, &found, &mut transaction)?;
     compare_links(connection, table, &found, &mut transaction)?;

@@ -116,7 +116,7 @@ pub(super) struct FoundObject {
 pub(super) struct Found {
     /// Whether the table exists.
     pub(super) exists: bool,
-    /// The flags of the table; 0 for a table that is in force.
+    /// The flags of the table.
     pub(super) flags: u32,
     pub(super) chains: HashMap<String, FoundChain>,
     pub(super) sets: HashMap<String, FoundSet>,

@@ -14,14 +14,15 @@ use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use super::base::BaseChain;
 use super::expressions::{COUNTER, Expressions, LIMIT};
 use super::objects::{Entry, LIMIT_NAME, Layout};
+use super::protection::Protection;
 use super::rules::ChainRules;
 use super::{NAME, PolicyError};
 use crate::netlink::netfilter::{
     Connection, Messages, NESTED, TransactionError, attribute, number, octets, text,
 };
 
-const NEW_TABLE: u16 = message(libc::NFT_MSG_NEWTABLE);
-const DELETE_TABLE: u16 = message(libc::NFT_MSG_DELTABLE);
+pub(super) const NEW_TABLE: u16 = message(libc::NFT_MSG_NEWTABLE);
+pub(super) const DELETE_TABLE: u16 = message(libc::NFT_MSG_DELTABLE);
 const NEW_CHAIN: u16 = message(libc::NFT_MSG_NEWCHAIN);
 const DELETE_CHAIN: u16 = message(libc::NFT_MSG_DELCHAIN);
 const NEW_RULE: u16 = message(libc::NFT_MSG_NEWRULE);
@@ -39,7 +40,8 @@ pub(super) const fn message(kind: i32) -> u16 {
 }
 
 // NFTA_TABLE_…, NFTA_CHAIN_…, NFTA_HOOK_…
-const TABLE: u16 = 1;
+pub(super) const TABLE: u16 = 1;
+pub(super) const TABLE_FLAGS: u16 = 2;
 const CHAIN_NAME: u16 = 3;
 const CHAIN_HOOK: u16 = 4;
 const CHAIN_POLICY: u16 = 5;
@@ -207,8 +209,19 @@ impl Transaction {
         self.push(step, kind, 0, object, content);
     }
 
-    pub(super) fn add_table(&mut self) {
-        self.create(Step::Prepare, NEW_TABLE, format!("table inet {NAME}"), |_| {});
+    pub(super) fn add_table(&mut self, protection: Protection) {
+        self.create(Step::Prepare, NEW_TABLE, format!("table inet {NAME}"), |message| {
+            if protection.flags() != 0 {
+                number(message, TABLE_FLAGS, protection.flags());
+            }
+        });
+    }
+
+    /// Becomes the owner of the table of the last run.
+    pub(super) fn adopt_table(&mut self, protection: Protection) {
+        self.push(Step::Prepare, NEW_TABLE, NLM_F_CREATE, format!("table inet {NAME}"), |message| {
+            number(message, TABLE_FLAGS, protection.flags());
+        });
     }
 
     pub(super) fn delete_table(&mut self) {
