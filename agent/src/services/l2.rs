@@ -23,6 +23,11 @@
 //! see those of others either: it takes nothing. When it sees them again, it counts [`DURATION`]
 //! anew before it declares another node dead.
 //!
+//! **Only nodes of the VLAN count.** A compromised node can write itself as the holder of any address. So
+//! a holder that is not in the Network's `status.nodeList`, which the controller writes, counts as
+//! a dead node, and no node waits for it. A node that is not in the list takes nothing. Without a
+//! list every node counts.
+//!
 //! **A holder that leaves** (drain, last endpoint terminates) releases the address at once, and
 //! answers until another node holds it or until the services task withdraws the address.
 
@@ -43,6 +48,9 @@ const FRESH: Duration = Duration::from_secs(6);
 const STEP: Duration = Duration::from_millis(100);
 /// The wait after a refused or failed write.
 const RETRY: Duration = Duration::from_secs(1);
+
+/// The nodes of a VLAN.
+pub type Members = Arc<BTreeSet<Arc<str>>>;
 
 /// The addresses that this node can serve.
 pub type Candidates = BTreeMap<IpAddr, Candidacy>;
@@ -136,6 +144,8 @@ pub struct Election {
     listed: Option<Instant>,
     addresses: BTreeMap<IpAddr, AddressLease>,
     nodes: BTreeMap<Arc<str>, NodeLease>,
+    /// The nodes of the VLAN; none if they are not known.
+    members: Option<Members>,
     /// The addresses of the last run, until the first list.
     former: BTreeSet<IpAddr>,
     /// The addresses for which this node answered after the last input.
@@ -157,6 +167,7 @@ impl Election {
             listed: None,
             addresses: BTreeMap::new(),
             nodes: BTreeMap::new(),
+            members: None,
             answering: former.clone(),
             former,
             writing: BTreeSet::new(),
@@ -174,6 +185,15 @@ impl Election {
         let since = |address| self.candidates.get(address).map_or(now, |(_, since)| *since);
         self.candidates = candidates.iter().map(|(address, of)| (*address, (*of, since(address)))).collect();
         self.settle();
+    }
+
+    /// Takes over the nodes of the VLAN; none if they are not known.
+    pub fn set_members(&mut self, members: Option<Members>) {
+        self.members = members;
+    }
+
+    fn is_member(&self, node: &Arc<str>) -> bool {
+        self.members.as_ref().is_none_or(|members| members.contains(node))
     }
 
     /// Takes over Leases from the watch.
@@ -330,18 +350,20 @@ impl Election {
 
     /// The time at which this node takes an address of another holder, or of none.
     fn takes_at(&self, address: &IpAddr, since: Instant, listed: Instant) -> Option<Instant> {
-        let watching_since = self.watching_since?;
+        let watching_since = self.watching_since.filter(|_| self.is_member(&self.node))?;
         let free_at = match self.addresses.get(address) {
             None => since.max(listed),
             Some(AddressLease { holder: None, free_since, .. }) => since.max(*free_since),
             Some(AddressLease { holder: Some(holder), .. }) => {
-                let seen = self.nodes.get(holder).map_or(listed, |lease| lease.seen);
+                let lease = self.nodes.get(holder).filter(|_| self.is_member(holder));
+                let seen = lease.map_or(listed, |lease| lease.seen);
                 since.max(seen.max(watching_since) + DURATION)
             }
         };
         let own = order(address, &self.node);
         let is_earlier = |(node, lease): &(&Arc<str>, &NodeLease)| {
-            **node != self.node && free_at < lease.seen + DURATION && order(address, node) < own
+            let waits = **node != self.node && self.is_member(node);
+            waits && free_at < lease.seen + DURATION && order(address, node) < own
         };
         let rank = self.nodes.iter().filter(is_earlier).count();
         Some(free_at + STEP * u32::try_from(rank).unwrap_or(u32::MAX))
@@ -574,6 +596,34 @@ mod tests {
         cluster.serve("n2", &[]);
         cluster.run(SECOND);
         assert_eq!(cluster.answering(1), ["n1"], "a node that cannot serve any more releases at once");
+    }
+
+    #[test]
+    fn a_node_outside_of_the_vlan_holds_no_address() {
+        let mut cluster = Cluster::new(&["n1", "n2", "evil"]);
+        let members: Members = Arc::new(["n1", "n2"].into_iter().map(Arc::from).collect());
+        // The compromised node takes each address, renews its Lease, and does not answer.
+        let all: Vec<(u8, Candidacy)> = (1..=9).map(|last| (last, READY)).collect();
+        cluster.serve("evil", &all);
+        cluster.run(SECOND);
+        assert_eq!(cluster.answering(5), ["evil"]);
+        for name in ["n1", "n2"] {
+            cluster.nodes.get_mut(name).unwrap().set_members(Some(Arc::clone(&members)));
+            cluster.serve(name, &all);
+        }
+        cluster.run(DURATION + SECOND);
+        for last in 1..=9 {
+            assert_ne!(cluster.answering(last), ["evil"], "{last}");
+            assert_eq!(cluster.answering(last).len(), 1, "{last}");
+        }
+        // A node that the controller no longer lists takes nothing, and is replaced.
+        let only: Members = Arc::new([Arc::from("n2")].into());
+        for name in ["n1", "n2"] {
+            cluster.nodes.get_mut(name).unwrap().set_members(Some(Arc::clone(&only)));
+        }
+        cluster.nodes.remove("evil");
+        cluster.run(2 * DURATION);
+        assert!((1..=9).all(|last| cluster.answering(last) == ["n2"]));
     }
 
     #[test]

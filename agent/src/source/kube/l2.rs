@@ -7,10 +7,11 @@
 //!      └──Lease writes───────┘  └──Holders──► services task (views)            └──► announcements (ARP, ND)
 //! ```
 //!
-//! The Leases are in the agent's namespace, and have the label `trunkline.io/l2`: `trunkline-l2-10-0-0-5`
-//! for an address, `trunkline-l2-node-NODE` for a node. They are watched only while a pool of mode
-//! L2 has a device on this node. The owner of a node's Lease is the Node, and the owner of an
-//! address' Lease is its ServiceAddress, so the garbage collector removes them.
+//! The Leases are in the agent's namespace, and have the label `trunkline.io/l2`:
+//! `trunkline-l2-10-0-0-5` for an address, `trunkline-l2-node-NODE` for a node. They are watched
+//! only while a pool of mode L2 has a device on this node. The owner of a node's Lease is the Node,
+//! and the owner of an address' Lease is its ServiceAddress, so the garbage collector removes them.
+//! An admission policy requires this owner: so a node cannot create Leases without limit.
 //!
 //! A new holder announces an address three times within 2 s, because a frame can be
 //! lost.
@@ -44,7 +45,7 @@ use super::request::{RequestError, within};
 use super::watch::{Change, FullObjects, Selector, run};
 use crate::reconcile::Reconcile;
 use crate::services::l2::{
-    Candidates, DURATION, Election, Holders, LeaseChange, LeaseRequest, LeaseRow, LeaseSubject,
+    Candidates, DURATION, Election, Holders, LeaseChange, LeaseRequest, LeaseRow, LeaseSubject, Members,
 };
 use crate::services::{ServicesInput, ServicesPlan};
 
@@ -75,6 +76,8 @@ pub struct L2Dependencies {
     pub services: mpsc::Sender<ServicesInput>,
     /// This node's UID in the API server, once it is known.
     pub uid: watch::Receiver<Option<String>>,
+    /// The nodes of this node's VLAN Network; none if they are not known.
+    pub members: watch::Receiver<Option<Members>>,
     /// What the agent provides.
     pub parts: L2Parts,
 }
@@ -125,7 +128,7 @@ impl HeldAddresses {
 
 /// Takes part in the election until the services task ends.
 pub async fn follow(dependencies: L2Dependencies) {
-    let L2Dependencies { node, cluster, reconcile, services, uid, parts } = dependencies;
+    let L2Dependencies { node, cluster, reconcile, services, uid, mut members, parts } = dependencies;
     let L2Parts { mut candidates, links, former, file } = parts;
     let mut plan = reconcile.service_facts().plan;
     let leases = Leases {
@@ -162,6 +165,7 @@ pub async fn follow(dependencies: L2Dependencies) {
             _ => {}
         }
         let now = Instant::now();
+        task.election.set_members(members.borrow_and_update().clone());
         task.election.set_candidates(&candidates.borrow_and_update(), now);
         for request in task.election.poll(now) {
             let leases = leases.clone();
@@ -182,6 +186,7 @@ pub async fn follow(dependencies: L2Dependencies) {
             }
             seen = candidates.changed() => if seen.is_err() { return },
             seen = plan.changed() => if seen.is_err() { return },
+            seen = members.changed() => if seen.is_err() { return },
             () = async {
                 match deadline {
                     Some(at) => sleep_until(at).await,

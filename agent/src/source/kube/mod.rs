@@ -151,6 +151,7 @@ impl Parts {
         } = dependencies;
         let (uid, known_uid) = latest::channel(None);
         let (addresses, known_addresses) = latest::channel(None);
+        let (members, known_members) = latest::channel(None);
         let dependencies = writer::WriterDependencies {
             updates,
             writes_instances,
@@ -176,6 +177,7 @@ impl Parts {
                 reconcile: reconcile.clone(),
                 services,
                 uid: uid.subscribe(),
+                members: known_members,
                 parts,
             })
         });
@@ -199,6 +201,7 @@ impl Parts {
             services,
             uid,
             addresses,
+            members,
         };
         let cordon = async {
             match cordon {

@@ -30,7 +30,7 @@ use trunkline_api::kube::{Kind, Lenient, Object, node_addresses};
 use trunkline_api::names::label;
 use trunkline_api::resources::{
     AgentSettings, AgentSettingsSpec, AnycastAddress, AnycastAddressSpec, IPInstance, IPInstanceSpec,
-    Network, NetworkSpec, NetworkType, NodeAction, NodeInfo, NodeInfoSpec, ServiceAdvertisement,
+    Network, NetworkMode, NetworkSpec, NetworkType, NodeAction, NodeInfo, NodeInfoSpec, ServiceAdvertisement,
     ServiceAdvertisementSpec, ServicePool, ServicePoolSpec, Subnet, SubnetSpec,
 };
 
@@ -47,6 +47,7 @@ use crate::ipam::{Counts, Ipam, Phase};
 use crate::metrics::Metrics;
 use crate::plan::intent::{OverlayPods, Snapshot, SnapshotRefusal};
 use crate::reconcile::Reconcile;
+use crate::services::l2::Members;
 use crate::services::{NodeInput, ServicesInput};
 
 /// Quiet time before an evaluation.
@@ -124,6 +125,9 @@ pub struct TaskDependencies {
     pub uid: watch::Sender<Option<String>>,
     /// Receives the addresses of this Node; none while they are unknown.
     pub addresses: watch::Sender<Option<Vec<IpAddr>>>,
+    /// Receives the nodes of this node's VLAN Network; none while the controller has not listed
+    /// them.
+    pub members: watch::Sender<Option<Members>>,
 }
 
 struct Task {
@@ -316,6 +320,17 @@ impl Task {
         tokio::spawn(run(FullObjects(Api::all(client)), selector, DEPARTURES.to_owned(), health, report));
     }
 
+    /// Reports the nodes of this node's VLAN Network for the election of holders of service
+    /// addresses.
+    fn report_members(&self) {
+        let members = vlan_members(self.objects.networks.values(), &self.objects.labels);
+        self.start.members.send_if_modified(|known| {
+            let is_new = *known != members;
+            *known = members;
+            is_new
+        });
+    }
+
     /// Watches the whole Node only if its cordon matters.
     fn follow_node(&mut self) {
         let withdraws = |one: &ServiceAdvertisement| one.spec.on_cordoned_nodes() == NodeAction::Withdraw;
@@ -379,6 +394,7 @@ impl Task {
             ObjectChange::Networks(change) => {
                 let same = |one: &Network, other: &Network| one.spec == other.spec;
                 let changed = take(change, &mut objects.networks, &mut objects.unreadable, ignored, same);
+                self.report_members();
                 if changed {
                     self.follow_networks();
                 }
@@ -418,6 +434,7 @@ impl Task {
                 let mut labels = node.labels;
                 labels.entry("kubernetes.io/hostname".to_owned()).or_insert_with(|| self.start.node.clone());
                 let changed = std::mem::replace(&mut objects.labels, labels.clone()) != labels;
+                self.report_members();
                 if changed {
                     self.follow_networks();
                 }
@@ -706,6 +723,17 @@ impl Task {
     }
 }
 
+/// The nodes of the VLAN Network that selects these labels, by the status that the controller
+/// writes.
+fn vlan_members<'a>(
+    networks: impl Iterator<Item = &'a Network>,
+    labels: &BTreeMap<String, String>,
+) -> Option<Members> {
+    let mut own = networks.filter(|one| one.mode() == NetworkMode::VLAN && one.selects(labels));
+    let nodes = &own.next()?.status.as_ref()?.node_list;
+    (!nodes.is_empty()).then(|| Arc::new(nodes.iter().map(|node| Arc::from(node.as_str())).collect()))
+}
+
 /// Applies a change to the index of sandboxes. Returns whether a sandbox is new.
 fn take_sandboxes(cluster: &Cluster, origin: Origin, change: &Change<Lenient<IPInstanceSpec>>) -> bool {
     cluster.state().sandboxes.take(cluster.node(), origin, change)
@@ -858,4 +886,32 @@ fn counts(subnets: &BTreeMap<String, Subnet>) -> BTreeMap<String, Counts> {
         Some((subnet.name().to_owned(), counts))
     };
     subnets.values().filter_map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_controllers_list_names_the_nodes_of_the_vlan() {
+        let network = |name: &str, mode: &str, rack: &str, nodes: &[&str]| -> Network {
+            serde_json::from_value(json!({
+                "apiVersion": "networking.alibaba.com/v1", "kind": "Network", "metadata": {"name": name},
+                "spec": {"type": "Underlay", "mode": mode, "nodeSelector": {"rack": rack}},
+                "status": {"nodeList": nodes},
+            }))
+            .unwrap()
+        };
+        let labels = [("rack".to_owned(), "r1".to_owned())].into();
+        let members = |networks: &[Network]| {
+            let found = vlan_members(networks.iter(), &labels)?;
+            Some(found.iter().map(ToString::to_string).collect::<Vec<_>>())
+        };
+        let listed = [network("a", "VLAN", "r2", &["n9"]), network("b", "VLAN", "r1", &["n1", "n2"])];
+        assert_eq!(members(&listed), Some(vec!["n1".to_owned(), "n2".to_owned()]));
+        assert_eq!(members(&[network("b", "VLAN", "r1", &[])]), None, "the controller has not written it");
+        assert_eq!(members(&[network("b", "BGP", "r1", &["n1"])]), None);
+    }
 }

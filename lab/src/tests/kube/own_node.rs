@@ -188,6 +188,14 @@ fn held_by(node: &str) -> Value {
     json!({"spec": {"holderIdentity": node, "leaseDurationSeconds": 8}})
 }
 
+/// The Lease of a service address, with this ServiceAddress as owner.
+fn of_claim(node: &str, claim: &str) -> Value {
+    let mut lease = held_by(node);
+    lease["metadata"]["ownerReferences"] =
+        json!([{"apiVersion": "trunkline.io/v1alpha1", "kind": "ServiceAddress", "name": claim, "uid": "c"}]);
+    lease
+}
+
 fn series() -> Value {
     json!({"series": {"count": 2, "lastObservedTime": "2026-01-01T00:00:01.000000Z"}})
 }
@@ -234,8 +242,14 @@ fn allowed(uid: &str) -> Vec<Write> {
         status("report a sandbox", "IPInstance", "of-a", How::Merge, sandbox),
         status("report the end of a sandbox", "IPInstance", "of-a", How::Merge, ended),
         write("show that it is alive", "Lease", "trunkline-l2-node-node-a", How::Replace, held_by("node-a")),
-        write("take an address", "Lease", "trunkline-l2-10-9-0-7", How::Replace, held_by("node-a")),
-        write("release an address", "Lease", "trunkline-l2-10-9-0-7", How::Replace, held_by("")),
+        write(
+            "take an address",
+            "Lease",
+            "trunkline-l2-10-9-0-7",
+            How::Replace,
+            of_claim("node-a", "10-9-0-7"),
+        ),
+        write("release an address", "Lease", "trunkline-l2-10-9-0-7", How::Replace, of_claim("", "10-9-0-7")),
         write("write an event", "Event", "of-a", How::Create, event("node-a", "node-a")),
         write("count an event up", "Event", "of-a", How::Merge, series()),
     ]
@@ -451,6 +465,16 @@ fn forbidden() -> Vec<(Write, &'static str)> {
         (
             write("release another's address", "Lease", "trunkline-l2-10-9-0-8", How::Replace, held_by("")),
             "writes its own node as the holder",
+        ),
+        (
+            write(
+                "take an address of no Service",
+                "Lease",
+                "trunkline-l2-10-9-9-9",
+                How::Replace,
+                held_by("node-a"),
+            ),
+            "its ServiceAddress",
         ),
         (write("change another's event", "Event", "of-b", How::Merge, series()), "events about its own Node"),
     ]
