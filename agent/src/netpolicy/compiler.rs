@@ -127,8 +127,7 @@ impl Compiler {
         }
     }
 
-    /// Takes a change of Namespaces. A Namespace that is not known counts as one without labels, so
-    /// the caller lists Namespaces before it applies the first difference.
+    /// Takes a change of Namespaces. The labels of a Namespace that is not known are not known either.
     pub fn handle_namespaces(&mut self, change: Change<Arc<str>, Namespace>) {
         match change {
             Change::Listed(namespaces) => {
@@ -234,6 +233,17 @@ impl Compiler {
     /// The numbers of sets, chains and pods with rules.
     pub fn sizes(&self) -> (usize, usize, usize) {
         (self.sets.len(), self.chains.len(), self.pods.len())
+    }
+
+    /// A pod.
+    pub fn pod(&self, key: &ObjectKey) -> Option<&Arc<Pod>> {
+        self.world.pod_id(key).and_then(|id| self.world.pod(id))
+    }
+
+    /// Whether a policy may select a pod, as far as its labels and those of its Namespace are known.
+    pub fn may_select(&self, policy: &NetworkPolicy, pod: &ObjectKey) -> bool {
+        let subject = translate::network_subject(policy);
+        self.pod(pod).is_some_and(|pod| self.world.may_contain(&subject, pod))
     }
 
     /// The names of the pods with an address, of all nodes.
@@ -351,11 +361,12 @@ impl Compiler {
         }
     }
 
-    /// The pods of this node in a group.
+    /// The pods of this node that are, or may be, in a group.
     fn selected(&self, group: &PodGroup) -> Vec<PodId> {
         let local: Vec<PodId> = self.world.local().collect();
         self.world.count_examined(local.len());
-        let is_member = |id: &PodId| self.world.pod(*id).is_some_and(|pod| self.world.contains(group, pod));
+        let is_member =
+            |id: &PodId| self.world.pod(*id).is_some_and(|pod| self.world.may_contain(group, pod));
         local.into_iter().filter(is_member).collect()
     }
 
@@ -393,19 +404,35 @@ impl Compiler {
         if !self.world.is_local(&pod) {
             return;
         }
-        let candidates = self.subjects.candidates(self.world.namespace(&pod.key.namespace), &pod.labels);
-        self.world.count_examined(candidates.len());
-        let rows = candidates.iter().filter_map(|number| self.policies.get(self.numbers.get(number)?));
-        let selects = |row: &&Arc<PolicyRow>| {
-            row.subject.as_ref().is_some_and(|subject| self.world.contains(subject, &pod))
-        };
-        let rows: Vec<Arc<PolicyRow>> = rows.filter(selects).cloned().collect();
+        let (selected, possible) = self.policies_of(&pod);
         let audit = self.world.is_audited(&pod.key.namespace);
         let keys = Direction::ALL.map(|direction| {
-            let policies = applied(&rows, direction);
+            let mut policies = applied(&selected, direction);
+            if let Some(possible) = &possible {
+                let certain = std::mem::replace(&mut policies, applied(possible, direction));
+                policies.unknown = policies != certain;
+            }
             (!policies.is_empty()).then_some(ChainKey::Entry { direction, policies, audit })
         });
         self.set_chains(&pod.key, keys);
+    }
+
+    /// The policies that select a pod. If its labels or those of its Namespace are not known, also
+    /// those that select it or may select it.
+    fn policies_of(&self, pod: &Pod) -> (Vec<Arc<PolicyRow>>, Option<Vec<Arc<PolicyRow>>>) {
+        let candidates = self.subjects.candidates(self.world.namespace(&pod.key.namespace), &pod.labels);
+        self.world.count_examined(candidates.len());
+        let rows = candidates.iter().filter_map(|number| self.policies.get(self.numbers.get(number)?));
+        let of = |row: &Arc<PolicyRow>, is_subject: fn(&World, &PodGroup, &Pod) -> bool| {
+            row.subject.as_ref().is_some_and(|subject| is_subject(&self.world, subject, pod))
+        };
+        let selected = rows.filter(|row| of(row, World::contains)).cloned().collect();
+        if self.world.has_labels(pod) {
+            return (selected, None);
+        }
+        // This is rare, and no index finds these policies.
+        let possible = self.policies.values().filter(|row| of(row, World::may_contain));
+        (selected, Some(possible.cloned().collect()))
     }
 
     /// Acquires the new entry chains of a pod before it releases the old ones. Common sets and
@@ -504,10 +531,11 @@ impl Compiler {
         let network =
             policies.network.iter().map(|policy| ChainKey::Policy { direction, policy: policy.clone() });
         let baseline = tier(Tier::Baseline, &policies.baseline);
-        let keys: Vec<ChainKey> = admin.into_iter().chain(network).chain(baseline).collect();
+        let keys = admin.into_iter().chain(network).chain(baseline).filter(|_| !policies.unknown);
+        let keys: Vec<ChainKey> = keys.collect();
         let jumps = keys.into_iter().map(|key| Verdict::Jump(self.acquire_chain(key)));
         let mut rules: Vec<Rule> = jumps.map(|jump| always(jump, Origin::Structure)).collect();
-        if !policies.network.is_empty() {
+        if policies.unknown || !policies.network.is_empty() {
             let rule = always(Verdict::Drop, Origin::Isolation);
             rules.push(if audit { audited(rule) } else { rule });
         }
@@ -597,5 +625,5 @@ fn applied(rows: &[Arc<PolicyRow>], direction: Direction) -> AppliedPolicies {
         tiers.iter().filter(|(other, _, _)| *other == tier).map(|(_, _, name)| name.clone()).collect()
     };
     let baseline = if network.is_empty() { of_tier(Tier::Baseline) } else { Vec::new() };
-    AppliedPolicies { admin: of_tier(Tier::Admin), network, baseline }
+    AppliedPolicies { admin: of_tier(Tier::Admin), network, baseline, unknown: false }
 }

@@ -1,7 +1,7 @@
 //! Groups of pods: the peers and the subjects of policies, and an index that finds the groups of a
 //! pod.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::labels::{Labels, Selector, SelectorIndex};
@@ -14,6 +14,9 @@ pub struct PodGroup {
     pub namespaces: NamespaceMatch,
     /// The labels of the pods.
     pub pods: Selector,
+    /// Whether pods that may be in the group are in it, because their labels or those of their
+    /// Namespace are not known. This is the case for rules that deny, and only for these.
+    pub unknown: bool,
 }
 
 /// The Namespaces of a [`PodGroup`].
@@ -29,17 +32,31 @@ pub enum NamespaceMatch {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NamespaceRef<'a> {
     pub(super) name: &'a Arc<str>,
+    /// [`Labels::UNKNOWN`]: the Namespace is not known.
     pub(super) labels: &'a Labels,
 }
 
 impl PodGroup {
     /// Whether a pod of this Namespace and with these labels is in the group.
     pub(super) fn matches(&self, namespace: NamespaceRef<'_>, labels: &Labels) -> bool {
+        if self.unknown {
+            return self.may_match(namespace, labels);
+        }
         let in_namespace = match &self.namespaces {
             NamespaceMatch::Named(name) => name == namespace.name,
             NamespaceMatch::Selected(selector) => selector.matches(namespace.labels),
         };
         in_namespace && self.pods.matches(labels)
+    }
+
+    /// Whether a pod of this Namespace and with these labels is in the group, or could be in it with
+    /// labels that are not known.
+    pub(super) fn may_match(&self, namespace: NamespaceRef<'_>, labels: &Labels) -> bool {
+        let in_namespace = match &self.namespaces {
+            NamespaceMatch::Named(name) => name == namespace.name,
+            NamespaceMatch::Selected(selector) => selector.may_match(namespace.labels),
+        };
+        in_namespace && self.pods.may_match(labels)
     }
 }
 
@@ -51,6 +68,8 @@ pub(super) struct GroupIndex<T> {
     selected: HashMap<u32, (Selector, SelectorIndex<T>)>,
     numbers: HashMap<Selector, u32>,
     by_labels: SelectorIndex<u32>,
+    /// The entries of groups with [`PodGroup::unknown`].
+    unknown: BTreeSet<T>,
     next: u32,
 }
 
@@ -61,6 +80,7 @@ impl<T> Default for GroupIndex<T> {
             selected: HashMap::new(),
             numbers: HashMap::new(),
             by_labels: SelectorIndex::default(),
+            unknown: BTreeSet::new(),
             next: 0,
         }
     }
@@ -68,6 +88,9 @@ impl<T> Default for GroupIndex<T> {
 
 impl<T: Copy + Ord> GroupIndex<T> {
     pub(super) fn insert(&mut self, group: &PodGroup, entry: T) {
+        if group.unknown {
+            self.unknown.insert(entry);
+        }
         let pods = match &group.namespaces {
             NamespaceMatch::Named(name) => self.named.entry(name.clone()).or_default(),
             NamespaceMatch::Selected(selector) => {
@@ -87,6 +110,9 @@ impl<T: Copy + Ord> GroupIndex<T> {
     }
 
     pub(super) fn remove(&mut self, group: &PodGroup, entry: T) {
+        if group.unknown {
+            self.unknown.remove(&entry);
+        }
         match &group.namespaces {
             NamespaceMatch::Named(name) => {
                 let Some(pods) = self.named.get_mut(name) else { return };
@@ -108,12 +134,16 @@ impl<T: Copy + Ord> GroupIndex<T> {
         }
     }
 
-    /// The entries of which the group can contain a pod. The caller examines the full group.
+    /// The entries of which the group can contain a pod. The caller examines the full group. If the
+    /// labels are not known, an entry can be there twice.
     pub(super) fn candidates(&self, namespace: NamespaceRef<'_>, labels: &Labels) -> Vec<T> {
-        self.of_namespace(namespace).into_iter().flat_map(|pods| pods.candidates(labels)).collect()
+        let known = self.of_namespace(namespace).into_iter().flat_map(|pods| pods.candidates(labels));
+        let is_unknown = !(labels.is_known() && namespace.labels.is_known());
+        known.chain(self.unknown.iter().copied().filter(|_| is_unknown)).collect()
     }
 
-    /// The selectors of pods in the groups with this Namespace.
+    /// The selectors of pods in the groups with this Namespace. If its labels are not known, or those
+    /// of a pod, [`GroupIndex::candidates`] has more entries.
     pub(super) fn of_namespace(&self, namespace: NamespaceRef<'_>) -> Vec<&SelectorIndex<T>> {
         let named = self.named.get(namespace.name);
         let selected = self.by_labels.candidates(namespace.labels).filter_map(|number| {

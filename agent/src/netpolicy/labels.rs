@@ -9,20 +9,41 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use trunkline_api::resources::{LabelSelector, Operator};
 
-/// The labels of an object, sorted by key.
-#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Labels(Box<[(Arc<str>, Arc<str>)]>);
+/// The labels of an object, sorted by key, or the fact that they are not known ([`Labels::UNKNOWN`]).
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Labels(Option<Arc<[Label]>>);
+
+/// Key and value.
+type Label = (Arc<str>, Arc<str>);
 
 impl Labels {
+    /// The labels are not known. A selector with a condition may match them.
+    pub const UNKNOWN: Labels = Labels(None);
+
+    /// Whether the labels are known.
+    pub fn is_known(&self) -> bool {
+        self.0.is_some()
+    }
+
+    fn all(&self) -> &[Label] {
+        self.0.as_deref().unwrap_or_default()
+    }
+
     /// The value of a label.
     pub fn get(&self, key: &str) -> Option<&str> {
-        let index = self.0.binary_search_by(|(there, _)| there.as_ref().cmp(key)).ok()?;
-        self.0.get(index).map(|(_, value)| value.as_ref())
+        let index = self.all().binary_search_by(|(there, _)| there.as_ref().cmp(key)).ok()?;
+        self.all().get(index).map(|(_, value)| value.as_ref())
     }
 
     /// The labels in the order of their keys.
     pub fn iter(&self) -> impl Iterator<Item = &(Arc<str>, Arc<str>)> {
-        self.0.iter()
+        self.all().iter()
+    }
+}
+
+impl Default for Labels {
+    fn default() -> Labels {
+        Labels(Some(Arc::default()))
     }
 }
 
@@ -30,13 +51,16 @@ impl<K: Into<Arc<str>>, V: Into<Arc<str>>> FromIterator<(K, V)> for Labels {
     fn from_iter<I: IntoIterator<Item = (K, V)>>(labels: I) -> Labels {
         let sorted: BTreeMap<Arc<str>, Arc<str>> =
             labels.into_iter().map(|(key, value)| (key.into(), value.into())).collect();
-        Labels(sorted.into_iter().collect())
+        Labels(Some(sorted.into_iter().collect()))
     }
 }
 
 impl Serialize for Labels {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.0.iter().map(|(key, value)| (key.as_ref(), value.as_ref())))
+        match &self.0 {
+            Some(all) => serializer.collect_map(all.iter().map(|(key, value)| (&**key, &**value))),
+            None => serializer.serialize_unit(),
+        }
     }
 }
 
@@ -47,7 +71,11 @@ impl<'de> Deserialize<'de> for Labels {
             type Value = Labels;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a map of labels")
+                f.write_str("a map of labels, or null")
+            }
+
+            fn visit_unit<E: serde::de::Error>(self) -> Result<Labels, E> {
+                Ok(Labels::UNKNOWN)
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Labels, A::Error> {
@@ -58,22 +86,28 @@ impl<'de> Deserialize<'de> for Labels {
                 Ok(pairs.into_iter().collect())
             }
         }
-        deserializer.deserialize_map(Pairs)
+        deserializer.deserialize_any(Pairs)
     }
 }
 
 impl fmt::Debug for Labels {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_map().entries(self.0.iter().map(|(key, value)| (key, value))).finish()
+        match &self.0 {
+            Some(all) => f.debug_map().entries(all.iter().map(|(key, value)| (key, value))).finish(),
+            None => f.write_str("unknown"),
+        }
     }
 }
 
-/// Shares equal strings between objects. 10,000 pods have few different keys and values.
+/// Shares equal strings and equal labels between objects. 10,000 pods have few different ones.
 #[derive(Debug, Default)]
 pub(super) struct Interner {
     strings: HashSet<Arc<str>>,
+    labels: HashSet<Labels>,
     /// Strings that no object has any more are removed at this size.
     sweep_at: usize,
+    /// The same for labels.
+    sweep_labels_at: usize,
 }
 
 impl Interner {
@@ -92,8 +126,18 @@ impl Interner {
     }
 
     pub(super) fn intern_labels(&mut self, labels: &Labels) -> Labels {
-        let shared = labels.0.iter().map(|(key, value)| (self.intern(key), self.intern(value)));
-        Labels(shared.collect())
+        if let Some(shared) = self.labels.get(labels) {
+            return shared.clone();
+        }
+        let Some(all) = &labels.0 else { return Labels::UNKNOWN };
+        if self.labels.len() >= self.sweep_labels_at {
+            self.labels.retain(|shared| shared.0.as_ref().is_some_and(|all| Arc::strong_count(all) > 1));
+            self.sweep_labels_at = Self::SMALLEST_SWEEP.max(2 * self.labels.len());
+        }
+        let shared = all.iter().map(|(key, value)| (self.intern(key), self.intern(value)));
+        let shared = Labels(Some(shared.collect()));
+        self.labels.insert(shared.clone());
+        shared
     }
 }
 
@@ -144,9 +188,17 @@ impl From<&LabelSelector> for Selector {
 }
 
 impl Selector {
-    /// Whether it selects an object with these labels.
+    /// Whether it selects an object with these labels. Only a selector without conditions selects an
+    /// object of unknown labels.
     pub fn matches(&self, labels: &Labels) -> bool {
-        self.conditions.iter().all(|condition| condition.matches(labels))
+        let mut conditions = self.conditions.iter();
+        conditions.all(|condition| labels.is_known() && condition.matches(labels))
+    }
+
+    /// Whether it selects an object with these labels, or could select it with labels that are not
+    /// known.
+    pub fn may_match(&self, labels: &Labels) -> bool {
+        !labels.is_known() || self.matches(labels)
     }
 
     /// The labels of which a selected object has exactly one, if there is such a condition: the

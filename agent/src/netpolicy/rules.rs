@@ -131,6 +131,9 @@ pub struct AppliedPolicies {
     pub network: Vec<ObjectKey>,
     /// Policies of the Baseline tier in the order of evaluation. Empty for an isolated pod.
     pub baseline: Vec<Arc<str>>,
+    /// Whether the policies may select the pod, because its labels or those of its Namespace are not
+    /// known. Then no packet passes.
+    pub unknown: bool,
 }
 
 impl AppliedPolicies {

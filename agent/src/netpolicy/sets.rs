@@ -168,11 +168,14 @@ fn addresses<'a>(world: &'a World, groups: &'a [PodGroup]) -> Box<dyn Iterator<I
         let namespace = world.namespace(&pod.key.namespace);
         let selectors =
             of_namespaces.entry(&pod.key.namespace).or_insert_with(|| index.of_namespace(namespace));
-        let mut candidates = selectors.iter().flat_map(|pods| pods.candidates(&pod.labels));
-        let is_member = candidates.any(|position| {
+        let has = |position: usize| {
             world.count_examined(1);
             groups.get(position).is_some_and(|group| group.matches(namespace, &pod.labels))
-        });
+        };
+        let is_member = match world.has_labels(pod) {
+            true => selectors.iter().flat_map(|pods| pods.candidates(&pod.labels)).any(has),
+            false => index.candidates(namespace, &pod.labels).into_iter().any(has),
+        };
         if is_member {
             members.extend_from_slice(&pod.addresses);
         }

@@ -77,6 +77,9 @@ fn pod_at(cluster: &Cluster, address: IpAddr) -> Option<&Pod> {
 }
 
 fn is_allowed(cluster: &Cluster, pod: &Pod, direction: Direction, connection: &Connection<'_>) -> bool {
+    if is_closed(cluster, pod, direction) {
+        return false;
+    }
     if let Some(decided) = tier_decides(cluster, Tier::Admin, pod, direction, connection) {
         return decided;
     }
@@ -90,7 +93,7 @@ fn is_allowed(cluster: &Cluster, pod: &Pod, direction: Direction, connection: &C
             _ => direction == Direction::Ingress || !policy.egress.is_empty(),
         };
         let in_namespace = policy.key.namespace == pod.key.namespace;
-        if !types || !in_namespace || !selects(&policy.pod_selector, &pod.labels) {
+        if !types || !in_namespace || selects(&policy.pod_selector, labels(pod)) != Some(true) {
             continue;
         }
         isolated = true;
@@ -102,6 +105,36 @@ fn is_allowed(cluster: &Cluster, pod: &Pod, direction: Direction, connection: &C
         return false;
     }
     tier_decides(cluster, Tier::Baseline, pod, direction, connection).unwrap_or(true)
+}
+
+/// Whether it is not known which policies select a pod. No text of the APIs has this case.
+fn is_closed(cluster: &Cluster, pod: &Pod, direction: Direction) -> bool {
+    let of_tier = |tier| {
+        cluster.cluster_policies.iter().any(|policy| {
+            let rules = if direction == Direction::Ingress { &policy.ingress } else { &policy.egress };
+            let selects = match &policy.subject {
+                ClusterSubject::Pods(pods) => cluster_pods_match(cluster, pods, pod),
+                ClusterSubject::Unknown => Some(false),
+            };
+            policy.tier == tier && !rules.is_empty() && selects.is_none()
+        })
+    };
+    let network: Vec<Option<bool>> = cluster
+        .network_policies
+        .iter()
+        .filter(|policy| {
+            let types = match &policy.policy_types {
+                Some(types) if !types.is_empty() => types.contains(&direction),
+                _ => direction == Direction::Ingress || !policy.egress.is_empty(),
+            };
+            types && policy.key.namespace == pod.key.namespace
+        })
+        .map(|policy| selects(&policy.pod_selector, labels(pod)))
+        .collect();
+    let may_be_isolated = network.iter().any(|selects| *selects != Some(false));
+    of_tier(Tier::Admin)
+        || network.iter().any(Option::is_none)
+        || (!may_be_isolated && of_tier(Tier::Baseline))
 }
 
 fn network_policy_allows(
@@ -121,10 +154,12 @@ fn network_policy_allows(
                 }
                 NetworkPeer::Pods { namespaces, pods } => pod.is_some_and(|pod| {
                     let namespace = match namespaces {
-                        Some(selector) => selects(selector, &namespace_labels(cluster, &pod.key.namespace)),
-                        None => pod.key.namespace == policy.key.namespace,
+                        Some(selector) => selects(selector, namespace_labels(cluster, &pod.key.namespace)),
+                        None => Some(pod.key.namespace == policy.key.namespace),
                     };
-                    namespace && pods.as_ref().is_none_or(|selector| selects(selector, &pod.labels))
+                    let pod = pods.as_ref().map_or(Some(true), |selector| selects(selector, labels(pod)));
+                    // A pod that only may be a peer is none.
+                    both(namespace, pod) == Some(true)
                 }),
             });
         let port =
@@ -163,7 +198,7 @@ fn tier_decides(
         .iter()
         .filter(|policy| policy.tier == tier)
         .filter(|policy| match &policy.subject {
-            ClusterSubject::Pods(pods) => cluster_pods_match(cluster, pods, pod),
+            ClusterSubject::Pods(pods) => cluster_pods_match(cluster, pods, pod) == Some(true),
             ClusterSubject::Unknown => false,
         })
         .collect();
@@ -208,7 +243,11 @@ fn cluster_rule_action(
     }
     let (address, pod) = other_end(direction, connection);
     let peer = rule.peers.iter().any(|peer| match peer {
-        ClusterPeer::Pods(pods) => pod.is_some_and(|pod| cluster_pods_match(cluster, pods, pod)),
+        ClusterPeer::Pods(pods) => pod.is_some_and(|pod| match rule.action {
+            // A pod that may be a peer is one.
+            Action::Deny => cluster_pods_match(cluster, pods, pod) != Some(false),
+            Action::Accept | Action::Pass => cluster_pods_match(cluster, pods, pod) == Some(true),
+        }),
         ClusterPeer::Networks(networks) => networks.iter().any(|network| network.contains(&address)),
         ClusterPeer::Unknown => false,
     });
@@ -225,9 +264,18 @@ fn cluster_rule_action(
     (peer && port).then_some(rule.action)
 }
 
-fn cluster_pods_match(cluster: &Cluster, pods: &ClusterPods, pod: &Pod) -> bool {
-    selects(&pods.namespaces, &namespace_labels(cluster, &pod.key.namespace))
-        && selects(&pods.pods, &pod.labels)
+/// None: the labels are not known, and decide.
+fn cluster_pods_match(cluster: &Cluster, pods: &ClusterPods, pod: &Pod) -> Option<bool> {
+    let namespace = selects(&pods.namespaces, namespace_labels(cluster, &pod.key.namespace));
+    both(namespace, selects(&pods.pods, labels(pod)))
+}
+
+fn both(one: Option<bool>, other: Option<bool>) -> Option<bool> {
+    match (one, other) {
+        (Some(false), _) | (_, Some(false)) => Some(false),
+        (Some(true), Some(true)) => Some(true),
+        _ => None,
+    }
 }
 
 fn other_end<'a>(direction: Direction, connection: &Connection<'a>) -> (IpAddr, Option<&'a Pod>) {
@@ -237,12 +285,20 @@ fn other_end<'a>(direction: Direction, connection: &Connection<'a>) -> (IpAddr, 
     }
 }
 
-fn namespace_labels(cluster: &Cluster, name: &Arc<str>) -> Labels {
-    let namespace = cluster.namespaces.iter().find(|namespace| namespace.name == *name);
-    namespace.map(|namespace| namespace.labels.clone()).unwrap_or_default()
+fn namespace_labels<'a>(cluster: &'a Cluster, name: &Arc<str>) -> Option<&'a Labels> {
+    cluster.namespaces.iter().find(|namespace| namespace.name == *name).map(|namespace| &namespace.labels)
 }
 
-fn selects(selector: &LabelSelector, labels: &Labels) -> bool {
+fn labels(pod: &Pod) -> Option<&Labels> {
+    pod.labels.is_known().then_some(&pod.labels)
+}
+
+/// None: the labels are not known, and decide.
+fn selects(selector: &LabelSelector, labels: Option<&Labels>) -> Option<bool> {
+    if selector.match_labels.is_empty() && selector.match_expressions.is_empty() {
+        return Some(true);
+    }
+    let labels = labels?;
     let value = |key: &str| {
         labels.iter().find(|(there, _)| there.as_ref() == key).map(|(_, value)| value.as_ref().to_owned())
     };
@@ -257,5 +313,5 @@ fn selects(selector: &LabelSelector, labels: &Labels) -> bool {
             Operator::DoesNotExist => there.is_none(),
         }
     });
-    labels_match && expressions_match
+    Some(labels_match && expressions_match)
 }

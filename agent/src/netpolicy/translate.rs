@@ -48,13 +48,14 @@ pub(super) fn network_subject(policy: &NetworkPolicy) -> PodGroup {
     PodGroup {
         namespaces: NamespaceMatch::Named(policy.key.namespace.clone()),
         pods: Selector::from(&policy.pod_selector),
+        unknown: false,
     }
 }
 
 /// The pods to which a ClusterNetworkPolicy applies.
 pub(super) fn cluster_subject(policy: &ClusterPolicy) -> Option<PodGroup> {
     match &policy.subject {
-        ClusterSubject::Pods(pods) => Some(cluster_pods(pods)),
+        ClusterSubject::Pods(pods) => Some(cluster_pods(pods, false)),
         ClusterSubject::Unknown => None,
     }
 }
@@ -132,7 +133,7 @@ fn network_peers(policy: &NetworkPolicy, rule: &NetworkRule) -> Vec<Option<Arc<S
                 Some(namespaces) => NamespaceMatch::Selected(Selector::from(namespaces)),
                 None => NamespaceMatch::Named(policy.key.namespace.clone()),
             };
-            Some(PodGroup { namespaces, pods: selector(pods) })
+            Some(PodGroup { namespaces, pods: selector(pods), unknown: false })
         }
         NetworkPeer::Block(_) | NetworkPeer::Unknown => None,
     });
@@ -145,7 +146,7 @@ fn network_peers(policy: &NetworkPolicy, rule: &NetworkRule) -> Vec<Option<Arc<S
 
 fn cluster_peers(rule: &ClusterRule) -> Vec<Option<Arc<SetKey>>> {
     let groups = rule.peers.iter().filter_map(|peer| match peer {
-        ClusterPeer::Pods(pods) => Some(cluster_pods(pods)),
+        ClusterPeer::Pods(pods) => Some(cluster_pods(pods, rule.action == Action::Deny)),
         ClusterPeer::Networks(_) | ClusterPeer::Unknown => None,
     });
     let networks = rule.peers.iter().filter_map(|peer| match peer {
@@ -171,10 +172,11 @@ fn peer_sets<'a>(
     pods.into_iter().chain(blocks).map(|key| Some(Arc::new(key))).collect()
 }
 
-fn cluster_pods(pods: &ClusterPods) -> PodGroup {
+fn cluster_pods(pods: &ClusterPods, unknown: bool) -> PodGroup {
     PodGroup {
         namespaces: NamespaceMatch::Selected(Selector::from(&pods.namespaces)),
         pods: Selector::from(&pods.pods),
+        unknown,
     }
 }
 

@@ -24,8 +24,10 @@ pub(super) struct World {
     free: Vec<PodId>,
     ids: HashMap<ObjectKey, PodId>,
     by_label: HashMap<(Arc<str>, Arc<str>), BTreeSet<PodId>>,
-    by_address: HashMap<IpAddr, BTreeSet<PodId>>,
+    by_address: HashMap<IpAddr, PodIds>,
     by_port_name: HashMap<Arc<str>, BTreeSet<PodId>>,
+    /// Pods of unknown labels.
+    unknown: BTreeSet<PodId>,
     /// Pods of this node, without those that have the node's network.
     local: BTreeSet<PodId>,
     /// Pods and selectors examined since the start.
@@ -35,18 +37,39 @@ pub(super) struct World {
 /// A Namespace that is known, or that pods have.
 #[derive(Debug, Default)]
 struct NamespaceRow {
-    /// None: the Namespace is not known. It then counts as one without labels.
+    /// None: the Namespace is not known.
     labels: Option<Labels>,
     /// Whether packets that the policies of its pods drop are only reported.
     audit: bool,
     pods: BTreeSet<PodId>,
 }
 
-/// The labels of an unknown Namespace.
-fn no_labels() -> &'static Labels {
-    static NONE: std::sync::OnceLock<Labels> = std::sync::OnceLock::new();
-    NONE.get_or_init(Labels::default)
+/// The pods with an address: one of them, except for a moment.
+#[derive(Debug)]
+enum PodIds {
+    One(PodId),
+    Several(BTreeSet<PodId>),
 }
+
+impl PodIds {
+    fn as_set(&self) -> BTreeSet<PodId> {
+        match self {
+            PodIds::One(id) => [*id].into(),
+            PodIds::Several(ids) => ids.clone(),
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = PodId> + '_ {
+        let (one, several) = match self {
+            PodIds::One(id) => (Some(*id), None),
+            PodIds::Several(ids) => (None, Some(ids)),
+        };
+        one.into_iter().chain(several.into_iter().flatten().copied())
+    }
+}
+
+/// The labels of an unknown Namespace.
+const UNKNOWN: &Labels = &Labels::UNKNOWN;
 
 impl World {
     pub(super) fn new(node: Arc<str>) -> World {
@@ -60,6 +83,7 @@ impl World {
             by_label: HashMap::new(),
             by_address: HashMap::new(),
             by_port_name: HashMap::new(),
+            unknown: BTreeSet::new(),
             local: BTreeSet::new(),
             examined: Cell::new(0),
         }
@@ -114,7 +138,7 @@ impl World {
     }
 
     pub(super) fn namespace<'a>(&'a self, name: &'a Arc<str>) -> NamespaceRef<'a> {
-        NamespaceRef { name, labels: self.labels_of(name).unwrap_or_else(|| no_labels()) }
+        NamespaceRef { name, labels: self.labels_of(name).unwrap_or(UNKNOWN) }
     }
 
     pub(super) fn pod_keys(&self) -> impl Iterator<Item = &ObjectKey> {
@@ -158,6 +182,9 @@ impl World {
             for port in &pod.ports {
                 self.by_port_name.entry(port.name.clone()).or_default().insert(id);
             }
+            if !pod.labels.is_known() {
+                self.unknown.insert(id);
+            }
             if self.is_local(&pod) {
                 self.local.insert(id);
             }
@@ -182,6 +209,7 @@ impl World {
         for port in &pod.ports {
             remove_from(&mut self.by_port_name, &port.name, &id);
         }
+        self.unknown.remove(&id);
         self.local.remove(&id);
     }
 
@@ -202,20 +230,31 @@ impl World {
     /// Adds the addresses of a pod to the index: the pod is attached.
     pub(super) fn insert_addresses(&mut self, id: PodId, pod: &Pod) {
         for address in &pod.addresses {
-            self.by_address.entry(*address).or_default().insert(id);
+            let ids = match self.by_address.get(address) {
+                None => PodIds::One(id),
+                Some(there) => PodIds::Several(there.as_set().into_iter().chain([id]).collect()),
+            };
+            self.by_address.insert(*address, ids);
         }
     }
 
     pub(super) fn remove_addresses(&mut self, id: PodId, pod: &Pod) {
         for address in &pod.addresses {
-            remove_from(&mut self.by_address, address, &id);
+            let mut ids = self.by_address.remove(address).map(|there| there.as_set()).unwrap_or_default();
+            ids.remove(&id);
+            let others = match (ids.len(), ids.first()) {
+                (1, Some(one)) => PodIds::One(*one),
+                (0, _) => continue,
+                _ => PodIds::Several(ids),
+            };
+            self.by_address.insert(*address, others);
         }
     }
 
     /// The attached pods with an address. Two pods have one only for a moment: the address of a pod
     /// that ended was allocated again before its deletion arrived.
     pub(super) fn pods_at(&self, address: IpAddr) -> impl Iterator<Item = &Arc<Pod>> {
-        self.by_address.get(&address).into_iter().flatten().filter_map(|id| self.pod(*id))
+        self.by_address.get(&address).into_iter().flat_map(PodIds::iter).filter_map(|id| self.pod(id))
     }
 
     /// The pods with a named port.
@@ -229,15 +268,27 @@ impl World {
         !pod.host_network && group.matches(self.namespace(&pod.key.namespace), &pod.labels)
     }
 
+    /// Whether a pod is in a group, or could be in it with labels that are not known.
+    pub(super) fn may_contain(&self, group: &PodGroup, pod: &Pod) -> bool {
+        !pod.host_network && group.may_match(self.namespace(&pod.key.namespace), &pod.labels)
+    }
+
+    /// Whether the labels of a pod and of its Namespace are known.
+    pub(super) fn has_labels(&self, pod: &Pod) -> bool {
+        pod.labels.is_known() && self.labels_of(&pod.key.namespace).is_some()
+    }
+
     /// The pods of a group. Examines the pods of its Namespaces, or those with a required label,
     /// whichever are fewer.
     pub(super) fn members(&self, group: &PodGroup) -> Vec<&Arc<Pod>> {
         let namespaces: Vec<&NamespaceRow> = match &group.namespaces {
             NamespaceMatch::Named(name) => self.namespaces.get(name).into_iter().collect(),
             NamespaceMatch::Selected(selector) => {
-                let labels =
-                    |row: &NamespaceRow| selector.matches(row.labels.as_ref().unwrap_or(no_labels()));
-                self.namespaces.values().filter(|row| labels(row)).collect()
+                let is_selected = |row: &&NamespaceRow| {
+                    let labels = row.labels.as_ref().unwrap_or(UNKNOWN);
+                    if group.unknown { selector.may_match(labels) } else { selector.matches(labels) }
+                };
+                self.namespaces.values().filter(is_selected).collect()
             }
         };
         let in_namespaces: usize = namespaces.iter().map(|row| row.pods.len()).sum();
@@ -247,7 +298,8 @@ impl World {
             .map(|labels| labels.iter().filter_map(|label| self.by_label.get(label)).collect());
         let candidates: Vec<PodId> = match labelled {
             Some(sets) if sets.iter().map(|set| set.len()).sum::<usize>() < in_namespaces => {
-                sets.into_iter().flatten().copied().collect()
+                let unknown = self.unknown.iter().filter(|_| group.unknown);
+                sets.into_iter().flatten().chain(unknown).copied().collect()
             }
             _ => namespaces.iter().flat_map(|row| &row.pods).copied().collect(),
         };

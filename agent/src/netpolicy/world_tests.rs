@@ -26,8 +26,8 @@ use super::{Compiler, compile};
 const WORLDS: u64 = 400;
 pub(super) const NODES: [&str; 2] = ["node-a", "node-b"];
 pub(super) const NAMESPACES: [&str; 3] = ["red", "green", "blue"];
-const PORTS: [u16; 3] = [80, 81, 443];
-const PROTOCOLS: [Protocol; 3] = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
+pub(super) const PORTS: [u16; 3] = [80, 81, 443];
+pub(super) const PROTOCOLS: [Protocol; 3] = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
 const EXTERNAL: [&str; 3] = ["192.0.2.1", "192.0.2.9", "2001:db8::1"];
 
 pub(super) fn pick<'a, T>(rng: &mut Rng, items: &'a [T]) -> &'a T {
@@ -89,13 +89,15 @@ pub(super) fn pod(rng: &mut Rng, index: usize) -> Pod {
     match rng.u8(..8) {
         0 => drop(addresses.pop()),
         1 => drop(addresses.remove(0)),
+        // A further interface.
+        2 => addresses.push(IpAddr::from([10, 0, 1, u8::try_from(index).unwrap() + 1])),
         _ => {}
     }
     Pod {
         key: ObjectKey::new(NAMESPACES[index % NAMESPACES.len()], &format!("pod-{index}")),
         node: node.into(),
         host_network,
-        labels: labels(rng),
+        labels: if rng.u8(..10) == 0 { Labels::UNKNOWN } else { labels(rng) },
         addresses,
         ports: some(rng, 2, |rng| NamedPort {
             name: (*pick(rng, &["web", "db"])).into(),
