@@ -1,4 +1,4 @@
-//! The last known policies, Namespaces and pods on disk (`policies.json` beside the store), for a
+//! The last known policies, Namespaces, pods and addresses on disk (`policies.json` beside the store), for a
 //! restart while the API server does not answer.
 //!
 //! The kernel keeps the rules over a restart of the agent. The file is for what needs the objects:
@@ -18,12 +18,12 @@ use serde::{Deserialize, Serialize, Serializer};
 use trunkline_api::network_policy::{ClusterPolicy, NetworkPolicy, ObjectKey};
 use trunkline_api::service::Protocol;
 
-use super::feed::{PodInput, PolicyInput, PolicyObject};
+use super::feed::{AddressInput, Holder, PodInput, PolicyInput, PolicyObject};
 use super::input::{Change, NamedPort, Namespace, Pod};
 use super::labels::Labels;
 
 /// The version of the format. A file of another version is ignored like a missing one.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// The content of the file.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -35,6 +35,7 @@ struct Contents {
     cluster: Vec<(ClusterPolicy, Vec<String>)>,
     namespaces: Vec<(String, Labels, bool)>,
     pods: Vec<CachedPod>,
+    addresses: Vec<CachedAddress>,
 }
 
 /// [`Contents`] that are written: each row is made when it is written, because all rows at once need
@@ -48,7 +49,23 @@ struct Written<'a> {
     cluster: Vec<(&'a ClusterPolicy, &'a [String])>,
     namespaces: Vec<(&'a str, &'a Labels, bool)>,
     pods: Pods<'a>,
+    addresses: Addresses<'a>,
 }
+
+struct Addresses<'a>(&'a [AddressInput]);
+
+impl Serialize for Addresses<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().filter_map(|input| {
+            let AddressInput { namespace, address, holder } = input;
+            let Holder { pod, uid, node } = holder.as_ref()?;
+            Some((&**namespace, address, &**pod, &**uid, &**node))
+        }))
+    }
+}
+
+/// Namespace, address, and the pod, UID and node of the holder.
+type CachedAddress = (String, IpAddr, String, String, String);
 
 struct Pods<'a>(&'a [PodInput]);
 
@@ -66,22 +83,23 @@ struct CachedPod {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     host_network: bool,
     labels: Labels,
-    addresses: Vec<IpAddr>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     ports: Vec<(String, Protocol, u16)>,
     uid: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    static_uid: Option<String>,
 }
 
 impl CachedPod {
-    fn of(PodInput { pod, uid, .. }: &PodInput) -> CachedPod {
+    fn of(PodInput { pod, uid, static_uid, .. }: &PodInput) -> CachedPod {
         CachedPod {
             key: pod.key.clone(),
             node: pod.node.to_string(),
             host_network: pod.host_network,
             labels: pod.labels.clone(),
-            addresses: pod.addresses.clone(),
             ports: pod.ports.iter().map(|port| (port.name.to_string(), port.protocol, port.port)).collect(),
             uid: uid.to_string(),
+            static_uid: static_uid.as_ref().map(ToString::to_string),
         }
     }
 }
@@ -92,8 +110,9 @@ pub(super) struct PolicyWorld {
     pub(super) network: Vec<PolicyObject<NetworkPolicy>>,
     pub(super) cluster: Vec<PolicyObject<ClusterPolicy>>,
     pub(super) namespaces: Vec<Namespace>,
-    /// With the addresses that the API server reported, and those of attachments.
+    /// Without addresses.
     pub(super) pods: Vec<PodInput>,
+    pub(super) addresses: Vec<AddressInput>,
 }
 
 /// The file beside the store.
@@ -126,14 +145,14 @@ fn inputs(contents: Contents) -> Vec<PolicyInput> {
         |(name, labels, audit): (String, Labels, bool)| Namespace { name: name.into(), labels, audit };
     let pod = |pod: CachedPod| PodInput {
         uid: pod.uid.into(),
-        static_uid: None,
+        static_uid: pod.static_uid.map(Arc::from),
         ended: false,
         pod: Pod {
             key: pod.key,
             node: pod.node.into(),
             host_network: pod.host_network,
             labels: pod.labels,
-            addresses: pod.addresses,
+            addresses: Vec::new(),
             ports: pod
                 .ports
                 .into_iter()
@@ -141,10 +160,17 @@ fn inputs(contents: Contents) -> Vec<PolicyInput> {
                 .collect(),
         },
     };
+    let address = |(namespace, address, pod, uid, node): CachedAddress| AddressInput {
+        namespace: namespace.into(),
+        address,
+        holder: Some(Holder { pod: pod.into(), uid: uid.into(), node: node.into() }),
+    };
     vec![
         PolicyInput::Network(Change::Listed(contents.network.into_iter().map(object).collect())),
         PolicyInput::Cluster(Change::Listed(contents.cluster.into_iter().map(object).collect())),
         PolicyInput::Namespaces(Change::Listed(contents.namespaces.into_iter().map(namespace).collect())),
+        // A pod without an object stays only if it has an address.
+        PolicyInput::Addresses(Change::Listed(contents.addresses.into_iter().map(address).collect())),
         PolicyInput::Pods(Change::Listed(contents.pods.into_iter().map(pod).collect())),
     ]
 }
@@ -168,6 +194,7 @@ pub(super) fn write(path: &Path, node: &str, world: &PolicyWorld) -> io::Result<
             .map(|namespace| (&*namespace.name, &namespace.labels, namespace.audit))
             .collect(),
         pods: Pods(&world.pods),
+        addresses: Addresses(&world.addresses),
     };
     let new = path.with_extension("new");
     // A `.new` file from before a crash may have other permissions.
@@ -219,12 +246,17 @@ mod tests {
                     node: "n2".into(),
                     host_network: false,
                     labels: Labels::from_iter([("app", "web")]),
-                    addresses: vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()],
+                    addresses: Vec::new(),
                     ports: vec![NamedPort { name: "http".into(), protocol: Protocol::Tcp, port: 80 }],
                 },
                 uid: "u".into(),
-                static_uid: None,
+                static_uid: Some("s".into()),
                 ended: false,
+            }],
+            addresses: vec![AddressInput {
+                namespace: "shop".into(),
+                address: "fd00::1".parse().unwrap(),
+                holder: Some(Holder { pod: "web".into(), uid: "u".into(), node: "n2".into() }),
             }],
         };
         for _ in 0..2 {
@@ -235,6 +267,7 @@ mod tests {
             PolicyInput::Network(Change::Listed(world.network)),
             PolicyInput::Cluster(Change::Listed(world.cluster)),
             PolicyInput::Namespaces(Change::Listed(world.namespaces)),
+            PolicyInput::Addresses(Change::Listed(world.addresses)),
             PolicyInput::Pods(Change::Listed(world.pods)),
         ];
         assert_eq!(read(&path, "n1"), expected);

@@ -5,7 +5,7 @@
 //! last run, and new pods wait. If the API server does not answer, the state of the last run
 //! (`cache`) counts as complete.
 //!
-//! **Namespaces and pods are watched only while a policy exists.** Without a policy the lists of
+//! **Namespaces, pods and IPInstances are watched only while a policy exists.** Without a policy the lists of
 //! policies alone are complete. The rows stay until the watches have ended
 //! ([`PolicyInput::Stopped`]): the watches may not notice a short moment without a policy, and then
 //! send no new lists.
@@ -19,10 +19,10 @@ use trunkline_datapath::plan::policy::{CounterId, LinkPolicies, PolicyChange, Po
 use super::cache::PolicyWorld;
 use super::compiler::Compiler;
 use super::evaluate::{Decision, Packet, evaluate};
-use super::feed::{PodInput, PolicyInput, PolicyObject};
-use super::input::{Change, ClusterPolicy, Direction, Namespace, NetworkPolicy, ObjectKey, Pod, Tier};
+use super::feed::{AddressInput, PodIdentity, PodInput, PolicyInput, PolicyObject};
+use super::input::{Change, ClusterPolicy, Direction, Namespace, NetworkPolicy, ObjectKey, Tier};
 use super::kernel::{self, CounterKey, PolicyRef};
-use super::local::{LocalPods, PolicyLink, Row, pod_name};
+use super::pods::{PodTable, PolicyLink, Row, pod_name};
 use super::rules::{Chain, PodChains, RulesChange};
 
 /// The facts of a policy for views.
@@ -41,6 +41,8 @@ pub(super) enum Waits {
     Lists,
     /// For the object of the link's pod.
     Pod,
+    /// For the Namespace of the link's pod.
+    Namespace,
 }
 
 /// The complete lists since the start.
@@ -50,12 +52,24 @@ struct Lists {
     cluster: bool,
     namespaces: bool,
     pods: bool,
+    addresses: bool,
+}
+
+impl Lists {
+    /// Whether the lists that only a node with policies needs are complete.
+    fn has_pods(self) -> bool {
+        self.namespaces && self.pods && self.addresses
+    }
+
+    /// Whether every list is complete that a node with or without policies needs.
+    fn are_complete(self, wants_pods: bool) -> bool {
+        self.network && self.cluster && (!wants_pods || self.has_pods())
+    }
 }
 
 /// The state.
 #[derive(Debug)]
 pub(super) struct Engine {
-    node: Arc<str>,
     compiler: Compiler,
     lists: Lists,
     /// The errors of watches that fail, by kind.
@@ -65,11 +79,13 @@ pub(super) struct Engine {
     /// Whether the runtime, and no API server, has the pods' labels.
     standalone: bool,
     policies: BTreeMap<PolicyRef, PolicyFacts>,
-    local: LocalPods,
+    pods: PodTable,
     /// The links that the kernel has.
     sent: BTreeMap<u32, LinkPolicies>,
     /// The addresses of links that the kernel has.
     sent_addresses: BTreeMap<u32, BTreeSet<IpAddr>>,
+    /// Whether links came or went since the last difference.
+    links_changed: bool,
     /// Pods whose links changed since the last difference.
     touched: BTreeSet<ObjectKey>,
     /// Links that are gone since the last difference.
@@ -86,12 +102,12 @@ impl Engine {
             cached: false,
             standalone: false,
             policies: BTreeMap::new(),
-            local: LocalPods::new(node.clone()),
+            pods: PodTable::new(node),
             sent: BTreeMap::new(),
             sent_addresses: BTreeMap::new(),
+            links_changed: false,
             touched: BTreeSet::new(),
             gone: BTreeSet::new(),
-            node,
         }
     }
 
@@ -128,6 +144,13 @@ impl Engine {
                 }
                 self.handle_pods(change);
             }
+            PolicyInput::Addresses(change) => {
+                if matches!(change, Change::Listed(_)) {
+                    self.lists.addresses = true;
+                    self.failing.remove("ipinstances");
+                }
+                self.handle_addresses(change);
+            }
             PolicyInput::Failing { what, error } => {
                 self.failing.insert(what, error);
             }
@@ -143,8 +166,8 @@ impl Engine {
             self.handle_input(input);
         }
         self.lists = Lists::default();
-        let is_known = |link: &PolicyLink| self.local.has_pod(&link.host_ifname);
-        self.cached = !self.wants_pods() || self.local.links().all(is_known);
+        let is_known = |link: &PolicyLink| self.pods.has_pod(&link.host_ifname);
+        self.cached = !self.wants_pods() || self.pods.links().all(is_known);
     }
 
     fn handle_network_policies(&mut self, change: Change<ObjectKey, PolicyObject<NetworkPolicy>>) {
@@ -185,81 +208,98 @@ impl Engine {
     /// Without a policy, rows of the last run are dropped, because no watch replaces them. A watch
     /// with a list drops its own rows at its end.
     fn follow_wish(&mut self) {
-        let Lists { network, cluster, namespaces, pods } = self.lists;
-        if !self.wants_pods() && network && cluster && !namespaces && !pods {
+        let Lists { network, cluster, namespaces, pods, addresses } = self.lists;
+        if !self.wants_pods() && network && cluster && !namespaces && !pods && !addresses {
             self.forget_pods();
         }
     }
 
-    /// Drops the rows of Namespaces and pods.
+    /// Drops the rows of Namespaces, pods and addresses.
     fn forget_pods(&mut self) {
-        (self.lists.namespaces, self.lists.pods) = (false, false);
-        self.failing.retain(|what, _| !matches!(*what, "namespaces" | "pods"));
+        self.lists = Lists { namespaces: false, pods: false, addresses: false, ..self.lists };
+        self.failing.retain(|what, _| !matches!(*what, "namespaces" | "pods" | "ipinstances"));
         self.compiler.handle_namespaces(Change::Listed(Vec::new()));
         self.handle_pods(Change::Listed(Vec::new()));
+        self.handle_addresses(Change::Listed(Vec::new()));
+        // Without a policy no rule accepted their connections.
+        self.pods.poll_left();
     }
 
-    fn handle_pods(&mut self, change: Change<ObjectKey, PodInput>) {
+    fn handle_pods(&mut self, change: Change<PodIdentity, PodInput>) {
         match change {
             Change::Listed(all) => {
-                let (here, others): (Vec<PodInput>, Vec<PodInput>) =
-                    all.into_iter().partition(|input| self.is_here(input));
-                let listed: BTreeSet<&ObjectKey> = here.iter().map(|input| &input.pod.key).collect();
-                let gone: Vec<ObjectKey> =
-                    self.local.names().filter(|key| !listed.contains(key)).cloned().collect();
-                for key in &gone {
-                    let row = self.local.delete(key);
+                for (pod, uid) in self.pods.not_listed(&all) {
+                    let row = self.pods.delete(&pod, &uid);
                     self.apply_rows(row);
                 }
-                for input in here {
-                    let rows = self.local.apply(input);
+                for input in all {
+                    let rows = self.pods.apply(input);
                     self.apply_rows(rows);
                 }
-                let own = self.local.rows();
-                let others = others.into_iter().filter(|input| !input.ended).map(|input| input.pod);
-                self.compiler.handle_pods(Change::Listed(others.chain(own).collect()));
             }
-            Change::Applied(input) if self.is_here(&input) => {
-                let rows = self.local.apply(input);
+            Change::Applied(input) => {
+                let rows = self.pods.apply(input);
                 self.apply_rows(rows);
             }
-            Change::Applied(input) if input.ended => {
-                self.compiler.handle_pods(Change::Deleted(input.pod.key));
-            }
-            Change::Applied(input) => self.compiler.handle_pods(Change::Applied(input.pod)),
-            Change::Deleted(key) => {
-                let row = self.local.delete(&key);
+            Change::Deleted((pod, uid)) => {
+                let row = self.pods.delete(&pod, &uid);
                 self.apply_rows(row);
-                self.compiler.handle_pods(Change::Deleted(key));
             }
         }
     }
 
-    fn is_here(&self, input: &PodInput) -> bool {
-        input.pod.node == self.node && !input.pod.host_network
+    fn handle_addresses(&mut self, change: Change<(IpAddr, Arc<str>), AddressInput>) {
+        let rows = match change {
+            Change::Listed(all) => {
+                let rows = self.pods.release_others(&all);
+                self.apply_rows(rows);
+                for input in all {
+                    let rows = self.pods.hold(input);
+                    self.apply_rows(rows);
+                }
+                return;
+            }
+            Change::Applied(input) => self.pods.hold(input),
+            Change::Deleted((address, namespace)) => {
+                self.pods.hold(AddressInput { namespace, address, holder: None })
+            }
+        };
+        self.apply_rows(rows);
     }
 
     fn apply_rows(&mut self, rows: impl IntoIterator<Item = Row>) {
         for row in rows {
             match row {
                 Row::Set(pod) => {
-                    self.touched.insert(pod.key.clone());
-                    self.compiler.handle_pods(Change::Applied(pod));
+                    self.touch(&pod.key);
+                    let key = pod.key.clone();
+                    self.compiler.handle_pods(Change::Applied(Arc::unwrap_or_clone(pod)));
+                    if let Some(shared) = self.compiler.pod(&key) {
+                        self.pods.share(shared);
+                    }
                 }
                 Row::Remove(key) => {
-                    self.touched.insert(key.clone());
+                    self.touch(&key);
                     self.compiler.handle_pods(Change::Deleted(key));
                 }
             }
         }
     }
 
+    /// The links of a pod of this node may have other rules.
+    fn touch(&mut self, key: &ObjectKey) {
+        if self.pods.is_local(key) {
+            self.touched.insert(key.clone());
+        }
+    }
+
     pub(super) fn attach(&mut self, link: PolicyLink) {
-        if let Some(old) = self.local.link(&link.host_ifname) {
+        if let Some(old) = self.pods.link(&link.host_ifname) {
             self.gone.insert(old.ifindex);
         }
         self.standalone |= link.labels.is_some();
-        let rows = self.local.attach(link);
+        self.links_changed = true;
+        let rows = self.pods.attach(link);
         self.fill_namespaces();
         self.apply_rows(rows);
     }
@@ -269,7 +309,7 @@ impl Engine {
         if !self.standalone {
             return;
         }
-        let names: BTreeSet<Arc<str>> = self.local.links().map(|link| link.pod.namespace.clone()).collect();
+        let names: BTreeSet<Arc<str>> = self.pods.links().map(|link| link.pod.namespace.clone()).collect();
         for name in names {
             if !self.compiler.has_namespace(&name) {
                 let namespace = Namespace::without_manifest(&name);
@@ -279,9 +319,10 @@ impl Engine {
     }
 
     pub(super) fn detach(&mut self, host_ifname: &str) {
-        let Some(link) = self.local.link(host_ifname) else { return };
+        let Some(link) = self.pods.link(host_ifname) else { return };
         self.gone.insert(link.ifindex);
-        let row = self.local.detach(host_ifname);
+        self.links_changed = true;
+        let row = self.pods.detach(host_ifname);
         self.apply_rows(row);
     }
 
@@ -294,15 +335,12 @@ impl Engine {
 
     /// Whether every needed list is complete, or the state of the last run replaces it.
     pub(super) fn is_known(&self) -> bool {
-        let Lists { network, cluster, namespaces, pods } = self.lists;
-        (network && cluster && (!self.wants_pods() || (namespaces && pods)))
-            || (self.cached && !self.failing.is_empty())
+        self.is_current() || (self.cached && !self.failing.is_empty())
     }
 
     /// Whether the lists are those of the API server.
     pub(super) fn is_current(&self) -> bool {
-        let Lists { network, cluster, namespaces, pods } = self.lists;
-        network && cluster && (!self.wants_pods() || (namespaces && pods))
+        self.lists.are_complete(self.wants_pods())
     }
 
     /// The errors of watches that fail.
@@ -315,21 +353,34 @@ impl Engine {
         if !self.is_known() {
             return Some(Waits::Lists);
         }
-        (self.wants_pods() && !self.local.has_pod(host_ifname)).then_some(Waits::Pod)
+        if !self.wants_pods() {
+            return None;
+        }
+        if !self.pods.has_pod(host_ifname) {
+            return Some(Waits::Pod);
+        }
+        let link = self.pods.link(host_ifname)?;
+        (!self.compiler.has_namespace(&link.pod.namespace)).then_some(Waits::Namespace)
+    }
+
+    /// The addresses that left their holders since the last call, if this node has rules.
+    pub(super) fn poll_left(&mut self) -> BTreeSet<IpAddr> {
+        let left = self.pods.poll_left();
+        if self.compiler.sizes().2 > 0 { left } else { BTreeSet::new() }
     }
 
     /// The policies that select the pod of a link, if the host cannot enforce them.
     pub(super) fn unenforced(&self, host_ifname: &str) -> Vec<PolicyRef> {
-        let is_enforceable = self.local.link(host_ifname).is_none_or(|link| link.enforceable);
-        match self.local.row_of_link(host_ifname) {
-            Some(row) if !is_enforceable => self.policies_of(&row),
+        let is_enforceable = self.pods.link(host_ifname).is_none_or(|link| link.enforceable);
+        match self.pods.row_of_link(host_ifname) {
+            Some(row) if !is_enforceable => self.policies_of(row),
             _ => Vec::new(),
         }
     }
 
     /// Links of pods with policies that the host cannot enforce.
     pub(super) fn unenforced_links(&self) -> usize {
-        self.local.links().filter(|link| !self.unenforced(&link.host_ifname).is_empty()).count()
+        self.pods.links().filter(|link| !self.unenforced(&link.host_ifname).is_empty()).count()
     }
 
     pub(super) fn policies(&self) -> &BTreeMap<PolicyRef, PolicyFacts> {
@@ -343,11 +394,11 @@ impl Engine {
     /// The pods of this node by policy.
     pub(super) fn selected(&self) -> BTreeMap<PolicyRef, BTreeSet<ObjectKey>> {
         let mut selected: BTreeMap<PolicyRef, BTreeSet<ObjectKey>> = BTreeMap::new();
-        let rows: BTreeSet<ObjectKey> =
-            self.local.links().filter_map(|link| self.local.row_of_link(&link.host_ifname)).collect();
+        let rows: BTreeSet<&ObjectKey> =
+            self.pods.links().filter_map(|link| self.pods.row_of_link(&link.host_ifname)).collect();
         for row in rows {
-            for policy in self.policies_of(&row) {
-                selected.entry(policy).or_default().insert(pod_name(&row));
+            for policy in self.policies_of(row) {
+                selected.entry(policy).or_default().insert(pod_name(row));
             }
         }
         selected
@@ -386,7 +437,7 @@ impl Engine {
         direction: Direction,
         packet: &Packet,
     ) -> Option<(Decision, Vec<PolicyRef>)> {
-        let row = self.compiler.pods_at(address).find(|row| !self.local.links_of(row).is_empty())?;
+        let row = self.compiler.pods_at(address).find(|row| !self.pods.links_of(row).is_empty())?;
         let chain = self.compiler.chains_of(row).of(direction).and_then(|id| self.compiler.chain(id));
         let policies = chain.map(|chain| kernel::policies_of(&chain.key)).unwrap_or_default();
         Some((evaluate(&self.compiler.rules(), row, direction, packet), policies))
@@ -394,7 +445,7 @@ impl Engine {
 
     /// A link by its host interface.
     pub(super) fn link(&self, host_ifname: &str) -> Option<&PolicyLink> {
-        self.local.link(host_ifname)
+        self.pods.link(host_ifname)
     }
 
     /// All objects, for the next run.
@@ -405,14 +456,6 @@ impl Engine {
         }
         let network = self.compiler.network_policies();
         let cluster = self.compiler.cluster_policies();
-        // The pods of this node are in `local`, with their UIDs.
-        let others = self.compiler.pods().filter(|pod| !pod.key.name.contains('/'));
-        let others = others.map(|pod| PodInput {
-            pod: Pod::clone(pod),
-            uid: Arc::from(""),
-            static_uid: None,
-            ended: false,
-        });
         PolicyWorld {
             network: network
                 .map(|policy| object(policy, self.policies.get(&PolicyRef::Network(policy.key.clone()))))
@@ -421,7 +464,8 @@ impl Engine {
                 .map(|policy| object(policy, self.policies.get(&PolicyRef::Cluster(policy.name.clone()))))
                 .collect(),
             namespaces: self.compiler.namespaces().collect(),
-            pods: others.chain(self.local.objects()).collect(),
+            pods: self.pods.objects().collect(),
+            addresses: self.pods.held().collect(),
         }
     }
 
@@ -436,6 +480,7 @@ impl Engine {
         let links = rules.pods.iter().flat_map(|(row, chains)| self.links(row, *chains));
         self.sent = links.collect();
         self.sent_addresses = self.addresses();
+        self.links_changed = false;
         PolicyTable {
             sets: rules.sets.into_iter().map(|(id, set)| (id, kernel::set(set))).collect(),
             chains: rules.chains.iter().map(|(id, chain)| (*id, kernel::chain(chain))).collect(),
@@ -456,7 +501,7 @@ impl Engine {
         }
         for row in std::mem::take(&mut self.touched) {
             let wanted = self.links(&row, self.compiler.chains_of(&row));
-            let own = self.local.links_of(&row).iter().map(|link| link.ifindex).collect::<Vec<_>>();
+            let own = self.pods.links_of(&row).iter().map(|link| link.ifindex).collect::<Vec<_>>();
             for ifindex in own {
                 let new = wanted.get(&ifindex).cloned();
                 let old = match &new {
@@ -485,11 +530,15 @@ impl Engine {
         if self.sent.is_empty() {
             return BTreeMap::new();
         }
-        self.local.links().map(|link| (link.ifindex, link.addresses.iter().copied().collect())).collect()
+        self.pods.links().map(|link| (link.ifindex, link.addresses.iter().copied().collect())).collect()
     }
 
     /// The addresses of links that changed since the last difference.
     fn poll_addresses(&mut self) -> BTreeMap<u32, Option<BTreeSet<IpAddr>>> {
+        let is_wanted = !self.sent.is_empty();
+        if !std::mem::take(&mut self.links_changed) && is_wanted != self.sent_addresses.is_empty() {
+            return BTreeMap::new();
+        }
         let wanted = self.addresses();
         let gone = self.sent_addresses.keys().filter(|ifindex| !wanted.contains_key(ifindex));
         let mut changes: BTreeMap<u32, Option<BTreeSet<IpAddr>>> =
@@ -508,7 +557,7 @@ impl Engine {
         if chains == PodChains::default() {
             return BTreeMap::new();
         }
-        let links = self.local.links_of(row).into_iter().filter(|link| link.enforceable);
+        let links = self.pods.links_of(row).into_iter().filter(|link| link.enforceable);
         let siblings: BTreeSet<u32> = links.map(|link| link.ifindex).collect();
         let policies = |siblings: &BTreeSet<u32>| LinkPolicies {
             ingress: chains.ingress,

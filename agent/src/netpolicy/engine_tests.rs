@@ -5,13 +5,16 @@ use std::net::IpAddr;
 
 use fastrand::Rng;
 use trunkline_api::resources::LabelSelector;
-use trunkline_datapath::plan::policy::{PolicyChange, PolicySetChange, PolicyTable};
+use trunkline_datapath::plan::policy::{Element, PolicyChange, PolicySetChange, PolicyTable, Verdict};
 
 use super::engine::{Engine, Waits};
-use super::feed::{PodInput, PolicyInput, PolicyObject};
-use super::input::{Change, Direction, NetworkPolicy, ObjectKey, Pod};
+use super::feed::{AddressInput, Holder, PodIdentity, PodInput, PolicyInput, PolicyObject};
+use super::input::{
+    Action, Change, ClusterPeer, ClusterPods, ClusterPolicy, ClusterRule, ClusterSubject, Direction,
+    Namespace, NetworkPolicy, NetworkRule, ObjectKey, Pod, Tier,
+};
 use super::labels::Labels;
-use super::local::PolicyLink;
+use super::pods::PolicyLink;
 use super::world_tests::{self, NAMESPACES, NODES, for_each_seed};
 
 const HERE: &str = NODES[0];
@@ -22,6 +25,28 @@ fn object<P>(policy: P) -> PolicyObject<P> {
 
 fn input(pod: Pod) -> PodInput {
     PodInput { uid: pod.key.name.clone(), pod, static_uid: None, ended: false }
+}
+
+fn identity(pod: &Pod) -> PodIdentity {
+    (pod.key.clone(), pod.key.name.clone())
+}
+
+/// The IPInstances of a pod.
+fn addresses(pod: &Pod) -> Vec<AddressInput> {
+    let holder = Holder { pod: pod.key.name.clone(), uid: pod.key.name.clone(), node: pod.node.clone() };
+    let all = pod.addresses.iter().filter(|_| !pod.host_network);
+    all.map(|address| AddressInput {
+        namespace: pod.key.namespace.clone(),
+        address: *address,
+        holder: Some(holder.clone()),
+    })
+    .collect()
+}
+
+/// The Namespaces without labels.
+fn known_namespaces() -> Vec<Namespace> {
+    let known = |name: &&str| Namespace { name: (*name).into(), labels: Labels::default(), audit: false };
+    NAMESPACES.iter().map(known).collect()
 }
 
 fn link(pod: &Pod, ifindex: u32) -> PolicyLink {
@@ -73,8 +98,10 @@ fn lists(engine: &mut Engine, policies: Vec<NetworkPolicy>, pods: Vec<Pod>) {
     let policies = policies.into_iter().map(object).collect();
     engine.handle_input(PolicyInput::Network(Change::Listed(policies)));
     engine.handle_input(PolicyInput::Cluster(Change::Listed(Vec::new())));
-    engine.handle_input(PolicyInput::Namespaces(Change::Listed(Vec::new())));
+    engine.handle_input(PolicyInput::Namespaces(Change::Listed(known_namespaces())));
+    let held = pods.iter().flat_map(addresses).collect();
     engine.handle_input(PolicyInput::Pods(Change::Listed(pods.into_iter().map(input).collect())));
+    engine.handle_input(PolicyInput::Addresses(Change::Listed(held)));
 }
 
 fn deny_all(namespace: &str) -> NetworkPolicy {
@@ -113,8 +140,14 @@ fn a_pod_waits_for_the_lists_and_for_its_object() {
     assert_eq!((engine.waits("tl7"), engine.wants_pods()), (Some(Waits::Lists), true));
     engine.handle_input(PolicyInput::Namespaces(Change::Listed(Vec::new())));
     engine.handle_input(PolicyInput::Pods(Change::Listed(Vec::new())));
+    assert_eq!(engine.waits("tl7"), Some(Waits::Lists));
+    engine.handle_input(PolicyInput::Addresses(Change::Listed(Vec::new())));
     assert_eq!(engine.waits("tl7"), Some(Waits::Pod));
     engine.handle_input(PolicyInput::Pods(Change::Applied(input(web()))));
+    // Its Namespace can have the labels that a policy selects.
+    assert_eq!(engine.waits("tl7"), Some(Waits::Namespace));
+    let [red, ..] = &known_namespaces()[..] else { panic!() };
+    engine.handle_input(PolicyInput::Namespaces(Change::Applied(red.clone())));
     assert_eq!(engine.waits("tl7"), None);
     let table = engine.table();
     assert_eq!(table.links.keys().collect::<Vec<_>>(), [&7]);
@@ -163,6 +196,7 @@ fn the_last_state_counts_while_the_api_server_is_away() {
     let object = object(deny_all("red"));
     engine.handle_cached(vec![
         PolicyInput::Network(Change::Listed(vec![object])),
+        PolicyInput::Namespaces(Change::Listed(known_namespaces())),
         PolicyInput::Pods(Change::Listed(vec![input(web())])),
     ]);
     engine.attach(link(&web(), 7));
@@ -192,8 +226,10 @@ fn the_rules_of_a_link_stay_until_it_is_detached() {
     engine.attach(link(&web(), 7));
     lists(&mut engine, vec![deny_all("red")], vec![web()]);
     assert_eq!(engine.table().links.len(), 1);
-    engine.handle_input(PolicyInput::Pods(Change::Deleted(web().key)));
+    engine.handle_input(PolicyInput::Pods(Change::Deleted(identity(&web()))));
     assert_eq!(engine.poll_change(), None, "the processes of a deleted pod may still run");
+    engine.handle_input(PolicyInput::Addresses(Change::Listed(Vec::new())));
+    assert_eq!(engine.poll_change(), None);
     engine.detach("tl7");
     let change = engine.poll_change().unwrap();
     assert_eq!(change.links, [(7, None)].into());
@@ -207,13 +243,14 @@ fn the_rules_of_a_deleted_pod_outlive_a_restart() {
     let mut engine = Engine::new(HERE);
     engine.attach(link(&web(), 7));
     lists(&mut engine, vec![deny_all("red")], vec![web()]);
-    engine.handle_input(PolicyInput::Pods(Change::Deleted(web().key)));
+    engine.handle_input(PolicyInput::Pods(Change::Deleted(identity(&web()))));
     let world = engine.world();
 
     let mut next = Engine::new(HERE);
     next.attach(link(&web(), 7));
     next.handle_cached(vec![
         PolicyInput::Network(Change::Listed(world.network)),
+        PolicyInput::Addresses(Change::Listed(world.addresses)),
         PolicyInput::Pods(Change::Listed(world.pods)),
     ]);
     lists(&mut next, vec![deny_all("red")], Vec::new());
@@ -230,6 +267,138 @@ fn a_policy_for_an_ipvlan_slave_is_reported() {
     assert!(engine.table().links.is_empty());
     let names: Vec<String> = engine.unenforced("tl7").iter().map(ToString::to_string).collect();
     assert_eq!((names, engine.unenforced_links()), (vec!["NetworkPolicy red/deny-all".to_owned()], 1));
+}
+
+/// A policy that denies the Namespace `green` to the pods of the Namespace `red`.
+fn no_green(action: Action) -> ClusterPolicy {
+    let of = |name: &str| ClusterPods {
+        namespaces: LabelSelector {
+            match_labels: [("name".to_owned(), name.to_owned())].into(),
+            ..LabelSelector::default()
+        },
+        pods: LabelSelector {
+            match_labels: [("app".to_owned(), "web".to_owned())].into(),
+            ..LabelSelector::default()
+        },
+    };
+    let subject = ClusterPods { pods: LabelSelector::default(), ..of("red") };
+    ClusterPolicy {
+        name: "no-green".into(),
+        tier: Tier::Admin,
+        priority: 1,
+        subject: ClusterSubject::Pods(subject),
+        ingress: vec![ClusterRule { action, peers: vec![ClusterPeer::Pods(of("green"))], ports: Vec::new() }],
+        egress: Vec::new(),
+    }
+}
+
+fn named_namespace(name: &str) -> Namespace {
+    Namespace { name: name.into(), labels: Labels::from_iter([("name", name)]), audit: false }
+}
+
+/// The addresses in the kernel's sets.
+fn elements(engine: &mut Engine) -> Vec<String> {
+    let table = engine.table();
+    let elements = table.sets.values().flat_map(|set| &set.elements);
+    let address = |element: &Element| match element {
+        Element::Address(address) => address.to_string(),
+        other => format!("{other:?}"),
+    };
+    elements.map(address).collect()
+}
+
+/// Who denies a pod denies each address that it has: of each interface, before its kubelet reports
+/// one, after a forced deletion, and while its labels or its Namespace are not known.
+#[test]
+fn a_denied_pod_is_denied_by_every_address_that_it_has() {
+    let there = Pod {
+        key: ObjectKey::new("green", "web"),
+        node: NODES[1].into(),
+        labels: Labels::from_iter([("app", "web")]),
+        addresses: vec![IpAddr::from([10, 0, 0, 2]), IpAddr::from([10, 9, 0, 2])],
+        ..web()
+    };
+    for (action, unknown) in [(Action::Deny, vec!["10.0.0.2", "10.9.0.2"]), (Action::Accept, vec![])] {
+        let start = |namespaces: Vec<Namespace>, pods: Vec<Pod>| {
+            let mut engine = Engine::new(HERE);
+            engine.attach(link(&web(), 7));
+            lists(&mut engine, Vec::new(), pods);
+            engine.handle_input(PolicyInput::Namespaces(Change::Listed(namespaces)));
+            engine.handle_input(PolicyInput::Cluster(Change::Listed(vec![object(no_green(action))])));
+            engine
+        };
+        let both = || vec![named_namespace("red"), named_namespace("green")];
+        let mut engine = start(both(), vec![web(), there.clone()]);
+        assert_eq!(elements(&mut engine), ["10.0.0.2", "10.9.0.2"], "{action:?}");
+        engine.handle_input(PolicyInput::Pods(Change::Deleted(identity(&there))));
+        assert_eq!(elements(&mut engine), ["10.0.0.2", "10.9.0.2"], "{action:?}, deleted by force");
+        let AddressInput { address, namespace, .. } = addresses(&there).remove(0);
+        engine.handle_input(PolicyInput::Addresses(Change::Deleted((address, namespace))));
+        assert_eq!(elements(&mut engine), ["10.9.0.2"], "{action:?}, after DEL of an interface");
+
+        // The same pod after a restart of the agent, without the object.
+        let mut engine = start(both(), vec![web()]);
+        engine.handle_input(PolicyInput::Addresses(Change::Listed(addresses(&there))));
+        assert_eq!(elements(&mut engine), unknown, "{action:?}, of unknown labels");
+        engine.handle_input(PolicyInput::Namespaces(Change::Applied(Namespace {
+            labels: Labels::default(),
+            ..named_namespace("green")
+        })));
+        assert_eq!(elements(&mut engine), [""; 0], "{action:?}: the Namespace is known");
+        let mut engine = start(vec![named_namespace("red")], vec![web(), there.clone()]);
+        assert_eq!(elements(&mut engine), unknown, "{action:?}, of an unknown Namespace");
+    }
+}
+
+#[test]
+fn no_packet_passes_a_link_of_which_the_policies_are_not_known() {
+    let mut engine = Engine::new(HERE);
+    let web = Pod { labels: Labels::from_iter([("app", "web")]), ..web() };
+    engine.attach(link(&web, 7));
+    let selected = LabelSelector {
+        match_labels: [("app".to_owned(), "db".to_owned())].into(),
+        ..LabelSelector::default()
+    };
+    let policy = NetworkPolicy {
+        pod_selector: selected,
+        ingress: vec![NetworkRule { peers: Vec::new(), ports: Vec::new() }],
+        policy_types: Some([Direction::Ingress].into()),
+        ..deny_all("red")
+    };
+    lists(&mut engine, vec![policy], Vec::new());
+    let table = engine.table();
+    let link = &table.links[&7];
+    assert_eq!(link.egress, None);
+    let rules = &table.chains[&link.ingress.unwrap()].rules;
+    assert_eq!(rules.iter().map(|rule| rule.verdict).collect::<Vec<_>>(), [Verdict::Drop]);
+    engine.handle_input(PolicyInput::Pods(Change::Applied(input(web))));
+    assert!(engine.table().links.is_empty(), "the policy does not select it");
+}
+
+#[test]
+fn addresses_that_leave_their_holders_are_given_once() {
+    let mut engine = Engine::new(HERE);
+    engine.attach(link(&web(), 7));
+    let there = Pod {
+        key: ObjectKey::new("green", "web"),
+        node: NODES[1].into(),
+        addresses: vec![IpAddr::from([10, 0, 0, 2])],
+        ..web()
+    };
+    lists(&mut engine, vec![deny_all("red")], vec![web(), there.clone()]);
+    assert_eq!(engine.poll_left(), [].into());
+    let mut next = addresses(&there).remove(0);
+    next.holder = Some(Holder { uid: "next".into(), ..next.holder.unwrap() });
+    engine.handle_input(PolicyInput::Addresses(Change::Applied(next.clone())));
+    assert_eq!(engine.poll_left(), [IpAddr::from([10, 0, 0, 2])].into(), "another holder");
+    engine.handle_input(PolicyInput::Addresses(Change::Applied(next)));
+    assert_eq!(engine.poll_left(), [].into());
+    engine.handle_input(PolicyInput::Addresses(Change::Listed(addresses(&web()))));
+    assert_eq!(engine.poll_left(), [IpAddr::from([10, 0, 0, 2])].into(), "no holder");
+    // Without rules, every connection passes.
+    lists(&mut engine, Vec::new(), vec![web(), there.clone()]);
+    engine.handle_input(PolicyInput::Addresses(Change::Listed(Vec::new())));
+    assert_eq!(engine.poll_left(), [].into());
 }
 
 #[test]
@@ -257,7 +426,9 @@ fn differences_lead_to_the_table_of_a_new_start() {
         lists(&mut engine, Vec::new(), Vec::new());
         let mut kernel = engine.table();
         let (mut pods, mut links): (BTreeMap<usize, Pod>, BTreeMap<usize, PolicyLink>) = Default::default();
-        let (mut network, mut cluster, mut namespaces) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let (mut network, mut cluster) = (BTreeMap::new(), BTreeMap::new());
+        let known = known_namespaces().into_iter().map(|namespace| (namespace.name.clone(), namespace));
+        let mut namespaces: BTreeMap<_, _> = known.collect();
         for _ in 0..80 {
             let index = rng.usize(..5);
             match rng.u8(..8) {
@@ -281,7 +452,7 @@ fn differences_lead_to_the_table_of_a_new_start() {
                 3 => {
                     let name = *world_tests::pick(&mut rng, &NAMESPACES);
                     let namespace = world_tests::namespace(&mut rng, name);
-                    namespaces.insert(name, namespace.clone());
+                    namespaces.insert(name.into(), namespace.clone());
                     engine.handle_input(PolicyInput::Namespaces(Change::Applied(namespace)));
                 }
                 4 | 5 => {
@@ -292,6 +463,9 @@ fn differences_lead_to_the_table_of_a_new_start() {
                         pod.addresses.clone_from(&old.addresses);
                     }
                     pods.insert(index, pod.clone());
+                    for address in addresses(&pod) {
+                        engine.handle_input(PolicyInput::Addresses(Change::Applied(address)));
+                    }
                     engine.handle_input(PolicyInput::Pods(Change::Applied(input(pod))));
                 }
                 6 => {
@@ -306,7 +480,11 @@ fn differences_lead_to_the_table_of_a_new_start() {
                     if links.remove(&index).is_some() {
                         engine.detach(&format!("tl{index}"));
                     } else if let Some(pod) = pods.remove(&index) {
-                        engine.handle_input(PolicyInput::Pods(Change::Deleted(pod.key)));
+                        engine.handle_input(PolicyInput::Pods(Change::Deleted(identity(&pod))));
+                        for AddressInput { address, namespace, .. } in addresses(&pod) {
+                            let key = (address, namespace);
+                            engine.handle_input(PolicyInput::Addresses(Change::Deleted(key)));
+                        }
                     }
                 }
             }
@@ -316,6 +494,8 @@ fn differences_lead_to_the_table_of_a_new_start() {
                 engine.handle_input(PolicyInput::Namespaces(Change::Listed(all.collect())));
                 let all = pods.values().cloned().map(input).collect();
                 engine.handle_input(PolicyInput::Pods(Change::Listed(all)));
+                let all = pods.values().flat_map(addresses).collect();
+                engine.handle_input(PolicyInput::Addresses(Change::Listed(all)));
             }
             if rng.bool()
                 && let Some(change) = engine.poll_change()

@@ -1,6 +1,7 @@
 //! The inputs of the policy task. The watches ([`crate::source::kube::policies`]) and the folder of
 //! manifests ([`crate::source::folder`]) send them.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::input::{Change, ClusterPolicy, Namespace, NetworkPolicy, ObjectKey, Pod};
@@ -14,9 +15,12 @@ pub enum PolicyInput {
     Cluster(Change<Arc<str>, PolicyObject<ClusterPolicy>>),
     /// Namespaces.
     Namespaces(Change<Arc<str>, Namespace>),
-    /// Pods of all nodes. A pod that ended stays `Applied`, with `ended`. Pods without a node are
-    /// left out.
-    Pods(Change<ObjectKey, PodInput>),
+    /// Pods of all nodes, without addresses. A pod that ended stays `Applied`, with `ended`. Pods
+    /// without a node are left out.
+    Pods(Change<PodIdentity, PodInput>),
+    /// The addresses of the pods of all nodes. The key is the address and the Namespace of its
+    /// IPInstance.
+    Addresses(Change<(IpAddr, Arc<str>), AddressInput>),
     /// A watch fails: the API server does not answer, or refuses it. Known objects stay as they
     /// are, and a kind without a list is unknown. A watch that continues from its version sends no
     /// input at the end of the failure.
@@ -26,8 +30,8 @@ pub enum PolicyInput {
         /// The reason.
         error: String,
     },
-    /// The watches of Namespaces and pods have ended, because no policy existed: their objects are
-    /// unknown until the next lists.
+    /// The watches of Namespaces, pods and addresses have ended, because no policy existed: their
+    /// objects are unknown until the next lists.
     Stopped,
 }
 
@@ -44,6 +48,9 @@ pub struct PolicyObject<T> {
     pub uid: Arc<str>,
 }
 
+/// The name of a pod's object, and its UID.
+pub type PodIdentity = (ObjectKey, Arc<str>);
+
 /// A pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodInput {
@@ -53,6 +60,29 @@ pub struct PodInput {
     pub uid: Arc<str>,
     /// The UID of a static pod in CNI's arguments: the annotation `kubernetes.io/config.mirror`.
     pub static_uid: Option<Arc<str>>,
-    /// Whether the pod ended: its phase is Succeeded or Failed. Another pod can have its addresses.
+    /// Whether the pod ended: its phase is Succeeded or Failed. A kubelet reports this, so the pod
+    /// keeps its addresses until the controller releases them.
     pub ended: bool,
+}
+
+/// The state of an IPInstance: an address, and its holder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AddressInput {
+    /// The Namespace of the IPInstance and of the holder.
+    pub namespace: Arc<str>,
+    /// The address.
+    pub address: IpAddr,
+    /// The pod to which the IPInstance is bound. None: the address is only retained.
+    pub holder: Option<Holder>,
+}
+
+/// The pod to which an IPInstance is bound.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// The name of the pod.
+    pub pod: Arc<str>,
+    /// The UID of the pod.
+    pub uid: Arc<str>,
+    /// The node of the pod.
+    pub node: Arc<str>,
 }

@@ -36,8 +36,7 @@ pub struct Namespace {
     pub audit: bool,
 }
 
-/// A pod. Pods that ended (phase Succeeded or Failed) are left out, because another pod can have
-/// their address.
+/// A pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
     /// Namespace and name.
@@ -46,10 +45,10 @@ pub struct Pod {
     pub node: Arc<str>,
     /// Whether the pod has the node's network namespace. No policy selects such a pod.
     pub host_network: bool,
-    /// The labels.
+    /// The labels. [`Labels::UNKNOWN`] without an object.
     pub labels: Labels,
-    /// The addresses of both IP families. The API server reports them only after ADD, so those of
-    /// a pod on this node come from its attachment.
+    /// The addresses of all interfaces, of both IP families: those of the pod's IPInstances and
+    /// attachments. Those that its kubelet reports do not count.
     pub addresses: Vec<IpAddr>,
     /// The named ports of all containers.
     pub ports: Vec<NamedPort>,

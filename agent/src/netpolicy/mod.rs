@@ -46,6 +46,7 @@
 mod blocks;
 pub mod cache;
 mod compiler;
+mod connections;
 #[cfg(test)]
 mod cost_tests;
 mod counted;
@@ -58,11 +59,11 @@ mod group;
 pub mod input;
 mod kernel;
 mod labels;
-mod local;
 #[cfg(test)]
 mod named_tests;
 pub mod objects;
 mod pending;
+mod pods;
 pub mod rules;
 mod sets;
 #[cfg(test)]
@@ -78,6 +79,6 @@ pub use compiler::{Compiler, compile};
 pub use group::{NamespaceMatch, PodGroup};
 pub use kernel::{CounterKey, PolicyRef};
 pub use labels::{Labels, Selector};
-pub use local::PolicyLink;
+pub use pods::PolicyLink;
 pub use task::{Policies, PolicyDependencies, PolicyScrape, PolicyWait};
 pub use views::direction;

@@ -1,4 +1,4 @@
-//! Namespaces and pods as the API server has them, and their conversion to inputs.
+//! Namespaces, pods and IPInstances as the API server has them, and their conversion to inputs.
 //!
 //! The deserializer skips all other fields. A value that the API server would not accept is left
 //! out: one object must not block a watch.
@@ -6,15 +6,17 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use kube::core::ObjectMeta;
 use serde::Deserialize;
 use trunkline_api::kube::{ClusterNetworkPolicyObject, NetworkPolicyObject};
 use trunkline_api::names::{POLICY_MODE_AUDIT, annotation, label};
 use trunkline_api::network_policy::Read;
+use trunkline_api::resources::IPInstance;
 use trunkline_api::service::Protocol;
 use trunkline_api::{kube_resource, null_default};
 
-use super::feed::{PodInput, PolicyObject};
+use super::feed::{AddressInput, Holder, PodInput, PolicyObject};
 use super::input::{ClusterPolicy, NamedPort, Namespace, NetworkPolicy, ObjectKey, Pod};
 use super::labels::Labels;
 
@@ -65,27 +67,11 @@ struct ContainerPort {
 struct PodStatus {
     #[serde(deserialize_with = "null_default")]
     phase: String,
-    #[serde(rename = "podIP", deserialize_with = "null_default")]
-    pod_ip: String,
-    #[serde(rename = "podIPs", deserialize_with = "null_default")]
-    pod_ips: Vec<PodIp>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-struct PodIp {
-    #[serde(deserialize_with = "null_default")]
-    ip: String,
 }
 
 impl From<PodManifest> for PodInput {
     fn from(PodManifest { metadata, spec, status }: PodManifest) -> PodInput {
         let static_uid = metadata.annotations.and_then(|mut all| all.remove(annotation::CONFIG_MIRROR));
-        let addresses = status.pod_ips.iter().map(|address| address.ip.as_str());
-        let addresses = match status.pod_ips.is_empty() {
-            true => vec![status.pod_ip.as_str()],
-            false => addresses.collect(),
-        };
         let restartable = spec.init_containers.iter().filter(|container| container.is_restartable());
         let ports = spec.containers.iter().chain(restartable).flat_map(|container| &container.ports);
         let pod = Pod {
@@ -96,7 +82,7 @@ impl From<PodManifest> for PodInput {
             node: spec.node_name.into(),
             host_network: spec.host_network,
             labels: labels(metadata.labels),
-            addresses: addresses.iter().filter_map(|address| address.parse().ok()).collect(),
+            addresses: Vec::new(),
             ports: ports.filter_map(ContainerPort::read).collect(),
         };
         PodInput {
@@ -105,6 +91,28 @@ impl From<PodManifest> for PodInput {
             static_uid: static_uid.map(Arc::from),
             ended: matches!(status.phase.as_str(), "Succeeded" | "Failed"),
         }
+    }
+}
+
+impl AddressInput {
+    /// The holder of an IPInstance, also during its deletion. During a live migration the binding has
+    /// the source's pod, and the labels have the target's. None: the address cannot be read.
+    pub fn read(instance: &IPInstance) -> Option<AddressInput> {
+        let (meta, spec) = (&instance.metadata, &instance.spec);
+        let or_label = |field: &str, name: &str| -> Arc<str> {
+            let label = || meta.labels.get(name).map(String::as_str).unwrap_or_default();
+            if field.is_empty() { label() } else { field }.into()
+        };
+        let text = &spec.address.ip;
+        let address = text.parse::<IpNet>().map(|prefix| prefix.addr()).or_else(|_| text.parse());
+        let uid = or_label(&spec.binding.pod_uid, label::POD_UID);
+        let holder = (!uid.is_empty()).then(|| Holder {
+            pod: or_label(&spec.binding.pod_name, label::POD),
+            uid,
+            node: or_label(&spec.binding.node_name, label::NODE),
+        });
+        let namespace = meta.namespace.as_deref().unwrap_or_default().into();
+        Some(AddressInput { namespace, address: address.ok()?, holder })
     }
 }
 
@@ -177,6 +185,8 @@ kube_resource!(PodManifest, NamespaceResourceScope, "", "v1", "Pod", "pods");
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use serde_json::{Value, json};
 
     use super::*;
@@ -212,8 +222,7 @@ mod tests {
         assert_eq!((pod.key.to_string().as_str(), &*pod.node), ("shop/web-0", "n1"));
         assert!(!pod.host_network);
         assert_eq!(pod.labels.get("app"), Some("web"));
-        let addresses: Vec<_> = pod.addresses.iter().map(ToString::to_string).collect();
-        assert_eq!(addresses, ["10.0.0.7", "fd00::7"]);
+        assert_eq!(pod.addresses, Vec::<IpAddr>::new(), "a kubelet writes podIPs");
         let ports: Vec<_> = pod.ports.iter().map(|port| (&*port.name, port.protocol, port.port)).collect();
         assert_eq!(
             ports,
@@ -236,28 +245,74 @@ mod tests {
     }
 
     #[test]
-    fn invalid_ports_and_addresses_are_left_out() {
+    fn invalid_ports_are_left_out() {
         let input = pod(|object| {
             object["spec"]["containers"] = json!([{"ports": [
                 {"name": "a", "containerPort": 0}, {"name": "b", "containerPort": 70000},
                 {"name": "c", "containerPort": -1}, {"name": "d", "containerPort": 1, "protocol": "QUIC"},
                 {"name": null, "containerPort": 1}, {"name": "e"},
             ]}]);
-            object["status"]["podIPs"] = json!([{"ip": "none"}, {"ip": null}, {"ip": "10.0.0.8"}]);
         });
         assert_eq!(input.pod.ports, []);
-        assert_eq!(input.pod.addresses.len(), 1);
     }
 
     #[test]
-    fn a_pod_without_addresses_or_node_is_read() {
+    fn a_pod_without_status_or_node_is_read() {
         let input = pod(|object| {
             object["spec"] = json!({"containers": [{}]});
             object["status"] = Value::Null;
         });
-        assert!(input.pod.addresses.is_empty() && input.pod.node.is_empty() && !input.ended);
-        let input = pod(|object| object["status"]["podIPs"] = Value::Null);
-        assert_eq!(input.pod.addresses.len(), 1, "podIP is used without podIPs");
+        assert!(input.pod.node.is_empty() && !input.ended);
+    }
+
+    #[test]
+    fn an_address_belongs_to_the_pod_of_the_binding() {
+        let read = |changes: Value| {
+            let mut object = json!({
+                "apiVersion": "networking.alibaba.com/v1", "kind": "IPInstance",
+                "metadata": {"name": "10-0-0-7", "namespace": "shop", "labels": {
+                    "networking.alibaba.com/pod": "target", "networking.alibaba.com/pod-uid": "v",
+                    "networking.alibaba.com/node": "n2",
+                }},
+                "spec": {
+                    "network": "rack1", "subnet": "s4",
+                    "address": {"version": "4", "ip": "10.0.0.7/24", "mac": "02:12:34:00:00:01"},
+                    "binding": {"nodeName": "n1", "podName": "web-0", "podUID": "u1"},
+                },
+            });
+            json_patch(&mut object, changes);
+            AddressInput::read(&serde_json::from_value(object).unwrap())
+        };
+        let holder = |pod: &str, uid: &str, node: &str| {
+            Some(Holder { pod: pod.into(), uid: uid.into(), node: node.into() })
+        };
+        // The labels name the target of a live migration: the address is the source's until it is bound.
+        let input = read(json!({})).unwrap();
+        assert_eq!((&*input.namespace, input.address.to_string().as_str()), ("shop", "10.0.0.7"));
+        assert_eq!(input.holder, holder("web-0", "u1", "n1"));
+        // The finalizer holds the object until the end of the attachment.
+        let deleted = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
+        assert_eq!(read(deleted).unwrap().holder, holder("web-0", "u1", "n1"));
+        let retained = json!({
+            "metadata": {"labels": null},
+            "spec": {"binding": {"nodeName": "", "podName": "web-0", "podUID": ""}},
+        });
+        assert_eq!(read(retained).unwrap().holder, None);
+        let by_labels = json!({"spec": {"binding": null}});
+        assert_eq!(read(by_labels).unwrap().holder, holder("target", "v", "n2"));
+        assert_eq!(read(json!({"spec": {"address": {"ip": "10.0.0"}}})), None);
+    }
+
+    /// Merges a change as RFC 7386 does.
+    fn json_patch(object: &mut Value, change: Value) {
+        match change {
+            Value::Object(fields) => {
+                for (name, change) in fields {
+                    json_patch(&mut object[name], change);
+                }
+            }
+            value => *object = value,
+        }
     }
 
     #[test]

@@ -14,6 +14,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
@@ -27,11 +28,12 @@ use trunkline_datapath::nft::policy_log::{LoggedPacket, PolicyLog};
 use trunkline_datapath::plan::policy::CounterId;
 
 use super::cache;
+use super::connections::FormerHolders;
 use super::engine::{Engine, Waits};
-use super::feed::PolicyInput;
+use super::feed::{AddressInput, PolicyInput};
 use super::input::{Change, ObjectKey};
 use super::kernel::CounterKey;
-use super::local::PolicyLink;
+use super::pods::PolicyLink;
 use crate::change_notifier::ChangeNotifier;
 use crate::metrics::Metrics;
 
@@ -62,6 +64,11 @@ pub enum PolicyWait {
         "the rules of network policies wait for the object of pod {0}: the API server has not sent it to this node yet"
     )]
     Pod(ObjectKey),
+    /// The API server has not sent the pod's Namespace.
+    #[error(
+        "the rules of network policies wait for Namespace {0}: the API server has not sent its labels to this node yet"
+    )]
+    Namespace(Arc<str>),
     /// The kernel refused the rules.
     #[error("the rules of network policies are not in force: {0}")]
     Refused(String),
@@ -199,6 +206,7 @@ struct Task {
     inbox: mpsc::Receiver<PolicyInput>,
     requests: mpsc::Receiver<Request>,
     wanted: watch::Sender<bool>,
+    former_holders: FormerHolders,
     kernel: KernelHandle,
     touched: watch::Receiver<u64>,
     metrics: Metrics,
@@ -238,6 +246,7 @@ impl Task {
             inbox,
             requests,
             wanted,
+            former_holders: FormerHolders::new(kernel.clone()),
             kernel,
             touched,
             metrics,
@@ -278,6 +287,10 @@ impl Task {
                     self.save();
                     continue;
                 }
+                () = at(self.former_holders.due) => {
+                    self.former_holders.forget();
+                    continue;
+                }
                 packet = next(&mut self.log) => match packet {
                     Ok(packet) => {
                         self.report_packet(&packet);
@@ -297,6 +310,9 @@ impl Task {
                 changed
             });
             self.settle().await;
+            if self.in_force {
+                self.former_holders.add(self.engine.poll_left());
+            }
             if let Some(received) = received {
                 self.metrics.policy_change(received.elapsed());
             }
@@ -487,6 +503,7 @@ impl Task {
     fn reason(&self, host_ifname: &str) -> PolicyWait {
         match (self.engine.waits(host_ifname), &self.fault, self.engine.link(host_ifname)) {
             (Some(Waits::Pod), _, Some(link)) => PolicyWait::Pod(link.pod.clone()),
+            (Some(Waits::Namespace), _, Some(link)) => PolicyWait::Namespace(link.pod.namespace.clone()),
             (Some(_), _, _) => PolicyWait::Lists(self.missing()),
             (None, Some(fault), _) => PolicyWait::Refused(fault.clone()),
             (None, None, _) => PolicyWait::Refused("the kernel has not answered yet".to_owned()),
@@ -498,7 +515,7 @@ impl Task {
         let failing: Vec<String> =
             self.engine.failing().iter().map(|(what, error)| format!("{what}: {error}")).collect();
         if failing.is_empty() {
-            "the API server has not sent all NetworkPolicies, Namespaces and pods".to_owned()
+            "the API server has not sent all NetworkPolicies, Namespaces, pods and IPInstances".to_owned()
         } else {
             format!("{}: correct the cause, or set networkPolicies.enabled: false", failing.join("; "))
         }
@@ -592,9 +609,17 @@ fn save_pause(input: &PolicyInput, node: &str) -> Option<Duration> {
     match input {
         PolicyInput::Network(_) | PolicyInput::Cluster(_) => Some(POLICY_PACE),
         PolicyInput::Pods(Change::Applied(input)) if *input.pod.node == *node => Some(ATTACH_PACE),
-        PolicyInput::Namespaces(_) | PolicyInput::Pods(_) | PolicyInput::Stopped => Some(PACE),
+        PolicyInput::Addresses(Change::Applied(input)) if is_holder_on(input, node) => Some(ATTACH_PACE),
+        PolicyInput::Namespaces(_)
+        | PolicyInput::Pods(_)
+        | PolicyInput::Addresses(_)
+        | PolicyInput::Stopped => Some(PACE),
         PolicyInput::Failing { .. } => None,
     }
+}
+
+fn is_holder_on(input: &AddressInput, node: &str) -> bool {
+    input.holder.as_ref().is_some_and(|holder| *holder.node == *node)
 }
 
 async fn at(instant: Option<Instant>) {

@@ -11,9 +11,11 @@ use crate::reconcile::PodError;
 pub(super) fn policy_failure(error: PolicyWait) -> Failure {
     let code = match &error {
         PolicyWait::Unenforceable { .. } => Code::InvalidConfiguration,
-        PolicyWait::Lists(_) | PolicyWait::Pod(_) | PolicyWait::Refused(_) | PolicyWait::Stopped => {
-            Code::TryAgainLater
-        }
+        PolicyWait::Lists(_)
+        | PolicyWait::Pod(_)
+        | PolicyWait::Namespace(_)
+        | PolicyWait::Refused(_)
+        | PolicyWait::Stopped => Code::TryAgainLater,
     };
     Failure::new(code, error.to_string())
 }

@@ -449,7 +449,7 @@ mod tests {
         let folder = Folder::new(&[("a.yaml", &format!("{POLICY}---\n{CLUSTER_POLICY}---\n{namespace}"))]);
         let content = folder.content().unwrap();
         assert_eq!(content.snapshot, Folder::new(&[]).read().unwrap());
-        let [network, cluster, namespaces, _] = content.policies.inputs();
+        let [network, cluster, namespaces, _, _] = content.policies.inputs();
         let PolicyInput::Network(Change::Listed(network)) = network else { panic!("{network:?}") };
         assert_eq!(network.len(), 1);
         assert_eq!(network[0].policy.key.to_string(), "shop/web");

@@ -38,8 +38,9 @@ impl PolicyObjects {
 
     /// The inputs of the policy task: one list of each kind. The Namespaces are those with a
     /// manifest and those of NetworkPolicies; for the Namespace of any other pod the task uses
-    /// [`Namespace::without_manifest`]. Pods come with their attachments, so their list is empty.
-    pub fn inputs(self) -> [PolicyInput; 4] {
+    /// [`Namespace::without_manifest`]. Pods and their addresses come with attachments, so the
+    /// other lists are empty.
+    pub fn inputs(self) -> [PolicyInput; 5] {
         let PolicyObjects { network, cluster, mut namespaces } = self;
         let used: BTreeSet<Arc<str>> =
             network.iter().map(|policy| Arc::clone(&policy.key.namespace)).collect();
@@ -56,6 +57,7 @@ impl PolicyObjects {
             )),
             PolicyInput::Namespaces(Change::Listed(namespaces.into_values().collect())),
             PolicyInput::Pods(Change::Listed(Vec::new())),
+            PolicyInput::Addresses(Change::Listed(Vec::new())),
         ]
     }
 

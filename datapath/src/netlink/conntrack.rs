@@ -1,6 +1,7 @@
 //! Connection tracking (`linux/netfilter/nfnetlink_conntrack.h`): deletion of the connections of
 //! addresses.
 
+use std::collections::HashSet;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
@@ -43,18 +44,24 @@ pub(crate) fn forget(addresses: &[IpAddr]) -> io::Result<usize> {
     }
     let mut connection = Connection::open()?;
     let mut found = Vec::new();
-    for address in addresses {
-        let IpAddr::V4(address) = address else { continue };
-        for direction in [ORIGINAL, REPLY] {
-            for end in [SOURCE, DESTINATION] {
-                let only = |message: &mut Vec<u8>| filter(message, direction, end, *address);
-                list(&mut connection, libc::AF_INET, addresses, only, &mut found)?;
+    let all: HashSet<IpAddr> = addresses.iter().copied().collect();
+    let v4: Vec<Ipv4Addr> = all.iter().filter_map(as_v4).collect();
+    match v4[..] {
+        [] => {}
+        [address] => {
+            for direction in [ORIGINAL, REPLY] {
+                for end in [SOURCE, DESTINATION] {
+                    let only = |message: &mut Vec<u8>| filter(message, direction, end, address);
+                    list(&mut connection, libc::AF_INET, &all, only, &mut found)?;
+                }
             }
         }
+        // The kernel reads its whole table for each filter.
+        _ => list(&mut connection, libc::AF_INET, &all, |_| {}, &mut found)?,
     }
     // Linux 6.18 returns no connection for a filter with its IPv6 address, so none is used.
-    if addresses.iter().any(IpAddr::is_ipv6) {
-        list(&mut connection, libc::AF_INET6, addresses, |_| {}, &mut found)?;
+    if all.iter().any(IpAddr::is_ipv6) {
+        list(&mut connection, libc::AF_INET6, &all, |_| {}, &mut found)?;
     }
     let mut deleted = 0;
     for tracked in found {
@@ -82,7 +89,7 @@ fn filter(message: &mut Vec<u8>, direction: u16, end: u16, address: Ipv4Addr) {
 fn list(
     connection: &mut Connection,
     family: i32,
-    addresses: &[IpAddr],
+    addresses: &HashSet<IpAddr>,
     request: impl FnOnce(&mut Vec<u8>),
     found: &mut Vec<Tracked>,
 ) -> io::Result<()> {
@@ -102,6 +109,13 @@ fn list(
         }
     })?;
     Ok(())
+}
+
+fn as_v4(address: &IpAddr) -> Option<Ipv4Addr> {
+    match address {
+        IpAddr::V4(address) => Some(*address),
+        IpAddr::V6(_) => None,
+    }
 }
 
 fn read_address(octets: &[u8]) -> Option<IpAddr> {

@@ -1,12 +1,15 @@
-//! Watches of NetworkPolicies, ClusterNetworkPolicies, Namespaces and pods for the policy task
-//! ([`crate::netpolicy`]).
+//! Watches of NetworkPolicies, ClusterNetworkPolicies, Namespaces, pods and IPInstances for the policy
+//! task ([`crate::netpolicy`]).
 //!
 //! They are a path of their own: each change goes to that task at once and never becomes part of a
 //! [`Snapshot`](crate::plan::intent::Snapshot).
 //!
-//! **The policies define the watches.** Policies are always watched. Namespaces and the pods of all
-//! nodes are watched only while the task wants them, because each node receives every pod of the
-//! cluster. A page of pods becomes compact rows before the next page is requested.
+//! **The policies define the watches.** Policies are always watched. Namespaces, and the pods and
+//! IPInstances of all nodes, are watched only while the task wants them, because each node receives
+//! every pod of the cluster. A page becomes compact rows before the next page is requested.
+//!
+//! **The address of a pod is that of its IPInstance**, which the controller writes. A kubelet writes
+//! `status.podIPs`, so a compromised node could give its pods any address.
 //!
 //! **Failures**: a node that cannot read policies cannot protect its pods, so the watches are
 //! required ones ([`super::health`]). A refusal is no empty list: the task receives
@@ -23,11 +26,12 @@ use kube::Api;
 use kube::core::PartialObjectMeta;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use trunkline_api::kube::{ClusterNetworkPolicyObject, NetworkPolicyObject};
+use trunkline_api::kube::{ClusterNetworkPolicyObject, Lenient, NetworkPolicyObject};
+use trunkline_api::resources::{IPInstance, IPInstanceSpec};
 
 use super::cluster::Cluster;
 use super::watch::{Change, Metadata, Rows, Selector, Source, Versioned, run};
-use crate::netpolicy::feed::{PodInput, PolicyInput, PolicyObject};
+use crate::netpolicy::feed::{AddressInput, PodInput, PolicyInput, PolicyObject};
 use crate::netpolicy::input::{self, ClusterPolicy, NetworkPolicy};
 use crate::netpolicy::objects::{PodManifest, namespace};
 
@@ -36,6 +40,8 @@ const CLUSTER_POLICIES: &str = "clusternetworkpolicies";
 /// The watch of Namespaces. Watches of service addresses have one of their own.
 const NAMESPACES: &str = "namespaces of policies";
 const PODS: &str = "pods";
+/// The watch of the IPInstances of all nodes. The addresses of this node's pods have one of their own.
+const ADDRESSES: &str = "ipinstances of policies";
 /// Objects in a page of a list.
 const PAGE: u32 = 500;
 
@@ -47,7 +53,7 @@ pub struct PolicyWatches {
     pub cluster: Cluster,
     /// The policy task.
     pub inputs: mpsc::Sender<PolicyInput>,
-    /// Whether the policy task needs Namespaces and pods: there is a policy.
+    /// Whether the policy task needs Namespaces, pods and IPInstances: there is a policy.
     pub wanted: watch::Receiver<bool>,
 }
 
@@ -62,6 +68,7 @@ impl PolicyWatches {
             if wanted && running.is_empty() {
                 running.insert(NAMESPACES, self.watch_namespaces());
                 running.insert(PODS, self.watch_pods());
+                running.insert(ADDRESSES, self.watch_addresses());
             } else if !wanted && !running.is_empty() {
                 for (name, watch) in std::mem::take(&mut running) {
                     watch.abort();
@@ -87,14 +94,14 @@ impl PolicyWatches {
             Rows { api: policies, page: PAGE, by_page: false, convert: PolicyObject::<NetworkPolicy>::from };
         self.cluster.health().started(POLICIES);
         self.watch(POLICIES, POLICIES, rows, Selector::default(), |change| {
-            PolicyInput::Network(keyed(change, |row| row.policy.key.clone()))
+            Some(PolicyInput::Network(keyed(change, |row| row.policy.key.clone())))
         });
         let policies: Api<ClusterNetworkPolicyObject> = Api::all(client.clone());
         let rows =
             Rows { api: policies, page: PAGE, by_page: false, convert: PolicyObject::<ClusterPolicy>::from };
         self.cluster.health().started_optional(CLUSTER_POLICIES);
         self.watch(CLUSTER_POLICIES, CLUSTER_POLICIES, rows, Selector::default(), |change| {
-            PolicyInput::Cluster(keyed(change, |row| Arc::clone(&row.policy.name)))
+            Some(PolicyInput::Cluster(keyed(change, |row| Arc::clone(&row.policy.name))))
         });
     }
 
@@ -104,11 +111,11 @@ impl PolicyWatches {
         let source = Metadata(namespaces);
         self.watch(NAMESPACES, "namespaces", source, Selector::default(), |change| {
             let row = |object: PartialObjectMeta<Namespace>| namespace(object.metadata);
-            PolicyInput::Namespaces(match change {
+            Some(PolicyInput::Namespaces(match change {
                 Observed::Listed(all) => input::Change::Listed(all.into_iter().map(row).collect()),
                 Observed::Applied(one) => input::Change::Applied(row(one)),
                 Observed::Deleted(one) => input::Change::Deleted(row(one).name),
-            })
+            }))
         })
     }
 
@@ -119,7 +126,24 @@ impl PolicyWatches {
         // Pods without a node have neither an address nor a rule.
         let selector = Selector { fields: Some("spec.nodeName!=".to_owned()), labels: None };
         self.watch(PODS, PODS, rows, selector, |change| {
-            PolicyInput::Pods(keyed(change, |row| row.pod.key.clone()))
+            Some(PolicyInput::Pods(keyed(change, |row| (row.pod.key.clone(), row.uid.clone()))))
+        })
+    }
+
+    fn watch_addresses(&self) -> JoinHandle<()> {
+        let instances: Api<Lenient<IPInstanceSpec>> = Api::all(self.cluster.connection().client.clone());
+        self.cluster.health().started(ADDRESSES);
+        let rows = Rows { api: instances, page: PAGE, by_page: false, convert: address };
+        // An IPInstance that cannot be read changes nothing.
+        self.watch(ADDRESSES, "ipinstances", rows, Selector::default(), |change| {
+            let key = |row: AddressInput| (row.address, row.namespace);
+            Some(PolicyInput::Addresses(match change {
+                Observed::Listed(all) => {
+                    input::Change::Listed(all.into_iter().filter_map(|one| one.row).collect())
+                }
+                Observed::Applied(one) => input::Change::Applied(one.row?),
+                Observed::Deleted(one) => input::Change::Deleted(key(one.row?)),
+            }))
         })
     }
 
@@ -130,7 +154,7 @@ impl PolicyWatches {
         what: &'static str,
         source: S,
         selector: Selector,
-        into: impl Fn(Observed<S::Object>) -> PolicyInput + Send + 'static,
+        into: impl Fn(Observed<S::Object>) -> Option<PolicyInput> + Send + 'static,
     ) -> JoinHandle<()> {
         let inputs = self.inputs.clone();
         let report = move |change| {
@@ -138,16 +162,22 @@ impl PolicyWatches {
                 Change::Listed(all) => into(Observed::Listed(all)),
                 Change::Applied(one) => into(Observed::Applied(one)),
                 Change::Deleted(one) => into(Observed::Deleted(one)),
-                Change::Failing(error) => PolicyInput::Failing { what, error },
+                Change::Failing(error) => Some(PolicyInput::Failing { what, error }),
                 // No list arrives by pages: the task needs each list whole.
-                Change::Page { .. } => return Either::Left(ready(true)),
+                Change::Page { .. } => None,
             };
+            let Some(input) = input else { return Either::Left(ready(true)) };
             let inputs = inputs.clone();
             Either::Right(async move { inputs.send(input).await.is_ok() })
         };
         let health = self.cluster.health().clone();
         tokio::spawn(run(source, selector, name.to_owned(), health, report))
     }
+}
+
+/// The holder of an address. None: the address cannot be read.
+fn address(object: Lenient<IPInstanceSpec>) -> Option<AddressInput> {
+    AddressInput::read(&IPInstance::from(object.0.ok()?))
 }
 
 /// A change of a watch that does not fail.
@@ -221,6 +251,7 @@ mod tests {
         let pods = [
             PolicyInput::Namespaces(input::Change::Listed(Vec::new())),
             PolicyInput::Pods(input::Change::Listed(Vec::new())),
+            PolicyInput::Addresses(input::Change::Listed(Vec::new())),
         ];
         // The second lists follow the end of the first watches.
         for _ in 0..2 {
