@@ -56,6 +56,8 @@ mod engine_tests;
 pub mod evaluate;
 pub mod feed;
 mod group;
+#[cfg(test)]
+mod holder_tests;
 pub mod input;
 mod kernel;
 mod labels;
