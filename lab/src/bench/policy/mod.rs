@@ -193,7 +193,7 @@ fn measure(world: &World<'_>) -> Result<Figures> {
             ),
             Bound::at_most("a label's change with 10,000 remote pods against 10, p50", ratio_change, 1.2),
             Bound::at_most("ADD p50 with 50 policies against none", ratio_add, 1.3),
-            Bound::at_most("agent's PSS in MB", pss.max(pss_restarted), 40.0),
+            Bound::at_most("agent's PSS in MB", pss.max(pss_restarted), 30.0),
             Bound::at_most("start until the rules are in force, in ms", cold, 2000.0),
             Bound::at_most("throughput without policies against with 1,000", 1.0 / mbit.ratio, 1.0 / 0.97),
             Bound::at_most(

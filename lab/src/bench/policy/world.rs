@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
-use kube::Api;
 use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use super::super::ipam::server::flood;
@@ -74,6 +74,32 @@ fn pod(namespace: &str, name: &str, node: &str, labels: &Value) -> Result<Pod> {
     }))?)
 }
 
+/// The IPInstance of a pod, as the controller writes it.
+fn instance(namespace: &str, pod: &str, uid: &str, node: &str, address: Ipv4Addr) -> Result<DynamicObject> {
+    let [_, second, high, low] = address.octets();
+    Ok(serde_json::from_value(json!({
+        "apiVersion": "networking.alibaba.com/v1", "kind": "IPInstance",
+        "metadata": {
+            "name": address.to_string().replace('.', "-"), "namespace": namespace,
+            "labels": { "networking.alibaba.com/node": node, "networking.alibaba.com/network": "rack1" },
+            "annotations": { "networking.alibaba.com/ip-family": "IPv4" },
+        },
+        "spec": {
+            "network": "rack1", "subnet": "rack1-v4",
+            "address": {
+                "version": "4", "ip": format!("{address}/16"),
+                "mac": format!("02:00:00:{second:02x}:{high:02x}:{low:02x}"),
+            },
+            "binding": { "nodeName": node, "podName": pod, "podUID": uid },
+        },
+    }))?)
+}
+
+fn instances(client: Client, namespace: &str) -> Api<DynamicObject> {
+    let gvk = GroupVersionKind::gvk("networking.alibaba.com", "v1", "IPInstance");
+    Api::namespaced_with(client, namespace, &ApiResource::from_gvk(&gvk))
+}
+
 fn remote_address(number: usize) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(REMOTE) + number as u32)
 }
@@ -116,22 +142,22 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// Creates remote pods with their addresses. Those of Namespace 0 come first.
+    /// Creates remote pods with their IPInstances. Those of Namespace 0 come first.
     pub(super) fn create_remote(&self, numbers: std::ops::Range<usize>) -> Result<()> {
         let (client, first) = (self.cluster.client(), numbers.start);
         flood(self.cluster, numbers.len(), move |n| {
             let number = first + n;
             let namespace = if number < super::FEW { namespace(0) } else { namespace(number) };
             let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
+            let instances = instances(client.clone(), &namespace);
             async move {
-                let name = format!("remote-{number}");
+                let (name, node) = (format!("remote-{number}"), "elsewhere");
                 let labels = json!({ "client": format!("c{}", number % EACH) });
-                pods.create(&PostParams::default(), &pod(&namespace, &name, "elsewhere", &labels)?).await?;
-                let address = remote_address(number);
-                let status = json!({ "status": {
-                    "phase": "Running", "podIP": address, "podIPs": [{ "ip": address }],
-                } });
-                pods.patch_status(&name, &PatchParams::default(), &Patch::Merge(&status)).await?;
+                let created =
+                    pods.create(&PostParams::default(), &pod(&namespace, &name, node, &labels)?).await?;
+                let uid = created.metadata.uid.context("a pod without a UID")?;
+                let instance = instance(&namespace, &name, &uid, node, remote_address(number))?;
+                instances.create(&PostParams::default(), &instance).await?;
                 Ok(())
             }
         })?;
@@ -165,30 +191,12 @@ impl<'a> World<'a> {
         self.attached.set(number + 1);
         let address = Ipv4Addr::from(u32::from(ATTACHED) + number);
         let pods: Api<Pod> = Api::namespaced(self.cluster.client(), namespace);
-        let gvk = GroupVersionKind::gvk("networking.alibaba.com", "v1", "IPInstance");
-        let instances: Api<DynamicObject> =
-            Api::namespaced_with(self.cluster.client(), namespace, &ApiResource::from_gvk(&gvk));
+        let instances = instances(self.cluster.client(), namespace);
         let created = pod(namespace, name, node, labels)?;
         let uid = self.cluster.wait(pods.create(&PostParams::default(), &created))?.metadata.uid;
         let uid = uid.context("a pod without a UID")?;
-        let [_, _, high, low] = address.octets();
-        let instance = json!({
-            "apiVersion": "networking.alibaba.com/v1", "kind": "IPInstance",
-            "metadata": {
-                "name": address.to_string().replace('.', "-"), "namespace": namespace,
-                "labels": { "networking.alibaba.com/node": node, "networking.alibaba.com/network": "rack1" },
-                "annotations": { "networking.alibaba.com/ip-family": "IPv4" },
-            },
-            "spec": {
-                "network": "rack1", "subnet": "rack1-v4",
-                "address": {
-                    "version": "4", "ip": format!("{address}/16"),
-                    "mac": format!("02:00:00:00:{high:02x}:{low:02x}"),
-                },
-                "binding": { "nodeName": node, "podName": name, "podUID": uid },
-            },
-        });
-        self.cluster.wait(instances.create(&PostParams::default(), &serde_json::from_value(instance)?))?;
+        let instance = instance(namespace, name, &uid, node, address)?;
+        self.cluster.wait(instances.create(&PostParams::default(), &instance))?;
         let mut sandbox = Sandbox::create(self.fabric, node, name)?;
         sandbox.identity = Identity { namespace: namespace.to_owned(), name: name.to_owned(), uid };
         Ok(sandbox)
