@@ -75,8 +75,6 @@ const RIGHTS: &[(&str, &str, &str, bool)] = &[
     ("controller", "patch", "subnets.networking.alibaba.com/status", true),
     ("controller", "patch", "nodes", true),
     ("controller", "patch", "pods", true),
-    ("controller", "watch", "virtualmachineinstancemigrations.kubevirt.io", true),
-    ("controller", "create", "virtualmachineinstancemigrations.kubevirt.io", false),
     ("controller", "watch", "networkpolicies.networking.k8s.io", true),
     ("controller", "patch", "networkpolicies.networking.k8s.io", false),
     ("controller", "watch", "services", true),
