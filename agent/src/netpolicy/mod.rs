@@ -3,15 +3,17 @@
 //!
 //! ```text
 //!  API server ──NetworkPolicies, ClusterNetworkPolicies─┐
-//!  or folder  ──Namespaces, pods────────────────────────┼─Change─► Compiler ─RulesChange─► kernel owner
+//!  or folder  ──Namespaces, pods, IPInstances───────────┼─Change─► Compiler ─RulesChange─► kernel owner
 //!  attachments ─addresses of local pods─────────────────┘          (pure)
 //! ```
 //!
 //! - `input` has the objects in compact form, and `feed` the messages of their sources.
-//! - `objects` reads Namespaces and pods of the API server. [`trunkline_api::network_policy`] reads
+//! - `objects` reads Namespaces, pods and IPInstances of the API server. [`trunkline_api::network_policy`] reads
 //!   policies.
 //! - `labels` and `group` find the selectors of a pod without examining all selectors.
 //! - `translate` makes the rules of one policy. `blocks` makes ranges of prefixes.
+//! - `pods` finds the holders of addresses. `keys` has the labels that rows keep, and `coverage` the
+//!   policies that wait for more labels. `connections` ends those of former holders.
 //! - `world` has Namespaces and pods, `sets` and `compiler` the sets and chains that are in use.
 //! - `rules` has the output: sets, chains, and the chains of each pod.
 //! - `evaluate` evaluates a packet against the output, for explanations.
@@ -31,7 +33,9 @@
 //! - `ipBlock` and `networks` match by address. A pod's address is no exception.
 //! - A named port is a port of the pod at the destination. A destination that is no pod, or has the
 //!   node's network, has no named ports.
-//! - A Namespace that is not known has no labels.
+//! - A peer has the addresses of its IPInstances, whatever its kubelet reports.
+//! - A pod of unknown labels, or of an unknown Namespace, is a peer of rules that deny it or may deny
+//!   it, and of no rule that only may accept it. If a policy may select it, no packet passes.
 //!
 //! # Unknown input
 //!
@@ -60,10 +64,12 @@ mod group;
 mod holder_tests;
 pub mod input;
 mod kernel;
+pub mod keys;
 mod labels;
 #[cfg(test)]
 mod named_tests;
 pub mod objects;
+pub mod pace;
 mod pending;
 mod pods;
 pub mod rules;
