@@ -55,7 +55,9 @@ use crate::history::{self, History};
 use crate::ipam::{Ipam, Record, Started};
 use crate::metrics::Metrics;
 use crate::migration::{self, MigrationDependencies};
-use crate::netpolicy::{self, feed::PolicyInput};
+use crate::netpolicy;
+use crate::netpolicy::feed::{PolicyInput, Wanted};
+use crate::netpolicy::keys::LabelKeys;
 use crate::netpolicy::{Policies, PolicyDependencies, PolicyLink};
 use crate::observe::Observer;
 use crate::page::{Page, Served};
@@ -170,21 +172,23 @@ async fn serve(file: Config) -> anyhow::Result<()> {
     };
     let policy_inputs = policies_touched.filter(|_| config.has_policies()).map(|touched| {
         let (inputs, inbox) = mpsc::channel(POLICY_INPUTS);
-        let (wanted, wants) = watch::channel(false);
+        let (wanted, wants) = watch::channel(Wanted::default());
+        let keys = Arc::new(LabelKeys::default());
         let policies = Policies::spawn(PolicyDependencies {
             node: node.clone(),
             inbox,
             links: policy_links(&records, &recovery.pods, &addresses),
             cache: cluster.is_some().then(|| netpolicy::cache::path_for_store(&config.store)),
+            keys: cluster.is_some().then(|| Arc::clone(&keys)),
             wanted,
             kernel: kernel.clone(),
             touched,
             metrics: metrics.clone(),
             notifier: notifier.clone(),
         });
-        (policies, inputs, wants)
+        (policies, inputs, wants, keys)
     });
-    let policies = policy_inputs.as_ref().map(|(policies, _, _)| policies.clone());
+    let policies = policy_inputs.as_ref().map(|(policies, ..)| policies.clone());
     let (reconcile, reconciling) = reconcile::spawn(reconcile::ReconcileDependencies {
         node: node.clone(),
         router_id: config.router_id,
@@ -315,19 +319,20 @@ async fn serve(file: Config) -> anyhow::Result<()> {
         let listener = http::bind_patiently(address, fault).await;
         http::serve(listener, limiter, http::Paths::All, served).await;
     });
-    if let (Some((_, inputs, wanted)), Some(parts)) = (&policy_inputs, &cluster) {
+    if let (Some((_, inputs, wanted, keys)), Some(parts)) = (&policy_inputs, &cluster) {
         let watches = PolicyWatches {
             node: node.clone(),
             cluster: parts.cluster.clone(),
             inputs: inputs.clone(),
             wanted: wanted.clone(),
+            keys: Arc::clone(keys),
         };
         tokio::spawn(watches.follow());
     }
     let source = match cluster {
         None => {
             let source = FolderSource::new(&config.manifests).context("watching the manifests")?;
-            let inputs = policy_inputs.as_ref().map(|(_, inputs, _)| inputs.clone());
+            let inputs = policy_inputs.as_ref().map(|(_, inputs, ..)| inputs.clone());
             tokio::spawn(follow(source, reconcile.clone(), inputs, metrics, config.node_labels()))
         }
         Some(parts) => {

@@ -267,6 +267,7 @@ fn data() -> ScrapeData {
                 sets: 6,
                 unenforced: 1,
                 waiting: 2,
+                ..PolicySummary::default()
             },
             faulty: 3,
             repairs: 9,

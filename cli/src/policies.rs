@@ -34,6 +34,19 @@ fn without_rules(summary: &PolicySummary) -> Vec<String> {
     if summary.waiting > 0 {
         lines.push(format!("{} attachments wait for their rules", summary.waiting));
     }
+    if summary.pending > 0 {
+        lines.push(format!(
+            "{} policies are not in force in their last version: the API server has not sent the labels that only they name",
+            summary.pending
+        ));
+    }
+    if summary.over_label_bound > 0 {
+        lines.push(format!(
+            "{} pods of the cluster have too many labels that policies name: rules that deny match them, and rules that \
+             accept do not. Remove labels from these pods, or keys from policies",
+            summary.over_label_bound
+        ));
+    }
     lines.extend(unenforced(summary));
     lines
 }

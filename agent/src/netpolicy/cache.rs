@@ -146,6 +146,7 @@ fn inputs(contents: Contents) -> Vec<PolicyInput> {
     let pod = |pod: CachedPod| PodInput {
         uid: pod.uid.into(),
         static_uid: pod.static_uid.map(Arc::from),
+        version: 0,
         ended: false,
         pod: Pod {
             key: pod.key,
@@ -251,6 +252,7 @@ mod tests {
                 },
                 uid: "u".into(),
                 static_uid: Some("s".into()),
+                version: 0,
                 ended: false,
             }],
             addresses: vec![AddressInput {

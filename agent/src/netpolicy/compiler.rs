@@ -240,10 +240,9 @@ impl Compiler {
         self.world.pod_id(key).and_then(|id| self.world.pod(id))
     }
 
-    /// Whether a policy may select a pod, as far as its labels and those of its Namespace are known.
-    pub fn may_select(&self, policy: &NetworkPolicy, pod: &ObjectKey) -> bool {
-        let subject = translate::network_subject(policy);
-        self.pod(pod).is_some_and(|pod| self.world.may_contain(&subject, pod))
+    /// Whether a pod is in a group, or could be in it with labels that are not known.
+    pub(super) fn may_contain(&self, group: &PodGroup, pod: &ObjectKey) -> bool {
+        self.pod(pod).is_some_and(|pod| self.world.may_contain(group, pod))
     }
 
     /// The names of the pods with an address, of all nodes.

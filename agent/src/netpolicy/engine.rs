@@ -18,10 +18,12 @@ use trunkline_datapath::plan::policy::{CounterId, LinkPolicies, PolicyChange, Po
 
 use super::cache::PolicyWorld;
 use super::compiler::Compiler;
+use super::coverage::{AnyPolicy, Coverage};
 use super::evaluate::{Decision, Packet, evaluate};
-use super::feed::{AddressInput, PodIdentity, PodInput, PolicyInput, PolicyObject};
+use super::feed::{AddressInput, PodIdentity, PodInput, PolicyInput, PolicyObject, Wanted};
 use super::input::{Change, ClusterPolicy, Direction, Namespace, NetworkPolicy, ObjectKey, Tier};
 use super::kernel::{self, CounterKey, PolicyRef};
+use super::keys::{LabelKeys, Labelled};
 use super::pods::{PodTable, PolicyLink, Row, pod_name};
 use super::rules::{Chain, PodChains, RulesChange};
 
@@ -43,6 +45,8 @@ pub(super) enum Waits {
     Pod,
     /// For the Namespace of the link's pod.
     Namespace,
+    /// For labels that this policy names, and no other did before.
+    Labels(PolicyRef),
 }
 
 /// The complete lists since the start.
@@ -60,11 +64,6 @@ impl Lists {
     fn has_pods(self) -> bool {
         self.namespaces && self.pods && self.addresses
     }
-
-    /// Whether every list is complete that a node with or without policies needs.
-    fn are_complete(self, wants_pods: bool) -> bool {
-        self.network && self.cluster && (!wants_pods || self.has_pods())
-    }
 }
 
 /// The state.
@@ -79,6 +78,9 @@ pub(super) struct Engine {
     /// Whether the runtime, and no API server, has the pods' labels.
     standalone: bool,
     policies: BTreeMap<PolicyRef, PolicyFacts>,
+    coverage: Coverage,
+    /// The keys of the lists that follow, of pods and of Namespaces.
+    converted: (Option<u64>, Option<u64>),
     pods: PodTable,
     /// The links that the kernel has.
     sent: BTreeMap<u32, LinkPolicies>,
@@ -93,7 +95,8 @@ pub(super) struct Engine {
 }
 
 impl Engine {
-    pub(super) fn new(node: &str) -> Engine {
+    /// `keys`: those that the watches keep. None: rows have all labels.
+    pub(super) fn new(node: &str, keys: Option<Arc<LabelKeys>>) -> Engine {
         let node: Arc<str> = node.into();
         Engine {
             compiler: Compiler::new(&node),
@@ -102,6 +105,8 @@ impl Engine {
             cached: false,
             standalone: false,
             policies: BTreeMap::new(),
+            coverage: Coverage::new(keys),
+            converted: (None, None),
             pods: PodTable::new(node),
             sent: BTreeMap::new(),
             sent_addresses: BTreeMap::new(),
@@ -131,18 +136,42 @@ impl Engine {
             }
             PolicyInput::Namespaces(change) => {
                 if matches!(change, Change::Listed(_)) {
-                    self.lists.namespaces = true;
                     self.failing.remove("namespaces");
+                    let number = self.converted.1.take();
+                    if !self.coverage.list(Labelled::Namespaces, number) {
+                        return;
+                    }
+                    self.lists.namespaces = true;
                 }
                 self.compiler.handle_namespaces(change);
                 self.fill_namespaces();
+                self.follow_coverage();
             }
             PolicyInput::Pods(change) => {
+                let before = self.coverage.pod_keys();
                 if matches!(change, Change::Listed(_)) {
-                    self.lists.pods = true;
                     self.failing.remove("pods");
+                    let number = self.converted.0.take();
+                    if !self.coverage.list(Labelled::Pods, number) {
+                        return;
+                    }
+                    self.lists.pods = true;
                 }
                 self.handle_pods(change);
+                self.follow_pod_keys(before);
+            }
+            PolicyInput::Converted { kind: Labelled::Pods, keys } => self.converted.0 = Some(keys),
+            PolicyInput::Converted { kind: Labelled::Namespaces, keys } => self.converted.1 = Some(keys),
+            PolicyInput::Relisted(pods) => {
+                for input in pods {
+                    let rows = self.pods.merge(input);
+                    self.apply_rows(rows);
+                }
+            }
+            PolicyInput::Covered(keys) => {
+                let before = self.coverage.pod_keys();
+                self.coverage.cover(Labelled::Pods, keys);
+                self.follow_pod_keys(before);
             }
             PolicyInput::Addresses(change) => {
                 if matches!(change, Change::Listed(_)) {
@@ -170,39 +199,94 @@ impl Engine {
         self.cached = !self.wants_pods() || self.pods.links().all(is_known);
     }
 
-    fn handle_network_policies(&mut self, change: Change<ObjectKey, PolicyObject<NetworkPolicy>>) {
-        let of = |object: &PolicyObject<NetworkPolicy>| {
-            let facts = PolicyFacts { faults: object.faults.clone(), tier: None };
-            (PolicyRef::Network(object.policy.key.clone()), facts)
-        };
-        match &change {
-            Change::Listed(all) => {
-                self.policies.retain(|name, _| !matches!(name, PolicyRef::Network(_)));
-                self.policies.extend(all.iter().map(of));
-            }
-            Change::Applied(one) => self.policies.extend([of(one)]),
-            Change::Deleted(key) => drop(self.policies.remove(&PolicyRef::Network(key.clone()))),
+    /// The labels of more keys may be known: pending policies are in force.
+    fn follow_coverage(&mut self) {
+        for policy in self.coverage.poll_ready() {
+            self.put_in_force(policy);
         }
-        self.compiler.handle_network_policies(map(change, |object| object.policy));
+    }
+
+    /// The same for pods. Nobody has the labels with new keys of pods that were deleted.
+    fn follow_pod_keys(&mut self, before: Option<u64>) {
+        if before.is_some_and(|before| self.coverage.pod_keys() > Some(before)) {
+            let rows = self.pods.forget_labels_of_deleted();
+            self.apply_rows(rows);
+        }
+        self.follow_coverage();
+    }
+
+    fn put_in_force(&mut self, policy: AnyPolicy) {
+        match policy {
+            AnyPolicy::Network(policy) => self.compiler.handle_network_policies(Change::Applied(policy)),
+            AnyPolicy::Cluster(policy) => self.compiler.handle_cluster_policies(Change::Applied(policy)),
+        }
+    }
+
+    /// A policy is new or changed.
+    fn offer(&mut self, name: &PolicyRef, policy: AnyPolicy) {
+        let has_rows = self.cached || self.coverage.has_pods();
+        if let Some(policy) = self.coverage.offer(name, policy, has_rows) {
+            self.put_in_force(policy);
+        }
+    }
+
+    /// The policies of the engine that are not in a list.
+    fn not_listed(&self, listed: &BTreeSet<PolicyRef>, is_cluster: bool) -> Vec<PolicyRef> {
+        let of_kind = |name: &&PolicyRef| matches!(name, PolicyRef::Cluster(_)) == is_cluster;
+        let gone = self.policies.keys().filter(of_kind).filter(|name| !listed.contains(name));
+        gone.cloned().collect()
+    }
+
+    fn remove_policy(&mut self, name: &PolicyRef) {
+        self.policies.remove(name);
+        self.coverage.withdraw(name);
+        match name {
+            PolicyRef::Network(key) => self.compiler.handle_network_policies(Change::Deleted(key.clone())),
+            PolicyRef::Cluster(name) => self.compiler.handle_cluster_policies(Change::Deleted(name.clone())),
+        }
+    }
+
+    fn handle_network_policies(&mut self, change: Change<ObjectKey, PolicyObject<NetworkPolicy>>) {
+        let name = |policy: &NetworkPolicy| PolicyRef::Network(policy.key.clone());
+        match change {
+            Change::Listed(all) => {
+                let listed = all.iter().map(|object| name(&object.policy)).collect();
+                let gone = self.not_listed(&listed, false);
+                gone.iter().for_each(|name| self.remove_policy(name));
+                all.into_iter().for_each(|object| self.apply_network_policy(object));
+            }
+            Change::Applied(one) => self.apply_network_policy(one),
+            Change::Deleted(key) => self.remove_policy(&PolicyRef::Network(key)),
+        }
         self.follow_wish();
     }
 
+    fn apply_network_policy(&mut self, object: PolicyObject<NetworkPolicy>) {
+        let name = PolicyRef::Network(object.policy.key.clone());
+        self.policies.insert(name.clone(), PolicyFacts { faults: object.faults, tier: None });
+        self.offer(&name, AnyPolicy::Network(object.policy));
+    }
+
     fn handle_cluster_policies(&mut self, change: Change<Arc<str>, PolicyObject<ClusterPolicy>>) {
-        let of = |object: &PolicyObject<ClusterPolicy>| {
-            let tier = Some((object.policy.tier, object.policy.priority));
-            let facts = PolicyFacts { faults: object.faults.clone(), tier };
-            (PolicyRef::Cluster(object.policy.name.clone()), facts)
-        };
-        match &change {
+        let name = |policy: &ClusterPolicy| PolicyRef::Cluster(policy.name.clone());
+        match change {
             Change::Listed(all) => {
-                self.policies.retain(|name, _| !matches!(name, PolicyRef::Cluster(_)));
-                self.policies.extend(all.iter().map(of));
+                let listed = all.iter().map(|object| name(&object.policy)).collect();
+                let gone = self.not_listed(&listed, true);
+                gone.iter().for_each(|name| self.remove_policy(name));
+                all.into_iter().for_each(|object| self.apply_cluster_policy(object));
             }
-            Change::Applied(one) => self.policies.extend([of(one)]),
-            Change::Deleted(name) => drop(self.policies.remove(&PolicyRef::Cluster(name.clone()))),
+            Change::Applied(one) => self.apply_cluster_policy(one),
+            Change::Deleted(name) => self.remove_policy(&PolicyRef::Cluster(name)),
         }
-        self.compiler.handle_cluster_policies(map(change, |object| object.policy));
         self.follow_wish();
+    }
+
+    fn apply_cluster_policy(&mut self, object: PolicyObject<ClusterPolicy>) {
+        let name = PolicyRef::Cluster(object.policy.name.clone());
+        let tier = Some((object.policy.tier, object.policy.priority));
+        self.policies.insert(name.clone(), PolicyFacts { faults: object.faults, tier });
+        self.offer(&name, AnyPolicy::Cluster(object.policy));
     }
 
     /// Without a policy, rows of the last run are dropped, because no watch replaces them. A watch
@@ -218,6 +302,7 @@ impl Engine {
     fn forget_pods(&mut self) {
         self.lists = Lists { namespaces: false, pods: false, addresses: false, ..self.lists };
         self.failing.retain(|what, _| !matches!(*what, "namespaces" | "pods" | "ipinstances"));
+        self.coverage.forget();
         self.compiler.handle_namespaces(Change::Listed(Vec::new()));
         self.handle_pods(Change::Listed(Vec::new()));
         self.handle_addresses(Change::Listed(Vec::new()));
@@ -340,7 +425,8 @@ impl Engine {
 
     /// Whether the lists are those of the API server.
     pub(super) fn is_current(&self) -> bool {
-        self.lists.are_complete(self.wants_pods())
+        let Lists { network, cluster, .. } = self.lists;
+        network && cluster && (!self.wants_pods() || (self.lists.has_pods() && self.coverage.is_complete()))
     }
 
     /// The errors of watches that fail.
@@ -360,7 +446,23 @@ impl Engine {
             return Some(Waits::Pod);
         }
         let link = self.pods.link(host_ifname)?;
-        (!self.compiler.has_namespace(&link.pod.namespace)).then_some(Waits::Namespace)
+        if !self.compiler.has_namespace(&link.pod.namespace) {
+            return Some(Waits::Namespace);
+        }
+        let row = self.pods.row_of_link(host_ifname)?;
+        let mut pending = self.coverage.pending_subjects();
+        let selects = pending.find(|(_, subject)| self.compiler.may_contain(subject, row));
+        selects.map(|(name, _)| Waits::Labels(name.clone()))
+    }
+
+    /// What the watches need.
+    pub(super) fn wanted(&self) -> Wanted {
+        self.coverage.wanted(self.wants_pods())
+    }
+
+    /// The numbers of pending policies, and of pods with more labels than the bound.
+    pub(super) fn label_faults(&self) -> (usize, usize) {
+        (self.coverage.pending(), self.pods.over_bound())
     }
 
     /// The addresses that left their holders since the last call, if this node has rules.
@@ -565,13 +667,5 @@ impl Engine {
             siblings: siblings.clone(),
         };
         siblings.iter().map(|ifindex| (*ifindex, policies(&siblings))).collect()
-    }
-}
-
-fn map<K, T, U>(change: Change<K, T>, of: impl Fn(T) -> U) -> Change<K, U> {
-    match change {
-        Change::Listed(all) => Change::Listed(all.into_iter().map(of).collect()),
-        Change::Applied(one) => Change::Applied(of(one)),
-        Change::Deleted(key) => Change::Deleted(key),
     }
 }

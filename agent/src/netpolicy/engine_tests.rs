@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use fastrand::Rng;
 use trunkline_api::resources::LabelSelector;
@@ -13,6 +14,8 @@ use super::input::{
     Action, Change, ClusterPeer, ClusterPods, ClusterPolicy, ClusterRule, ClusterSubject, Direction,
     Namespace, NetworkPolicy, NetworkRule, ObjectKey, Pod, Tier,
 };
+use super::kernel::PolicyRef;
+use super::keys::{LabelKeys, Labelled};
 use super::labels::Labels;
 use super::pods::PolicyLink;
 use super::world_tests::{self, NAMESPACES, NODES, for_each_seed};
@@ -24,7 +27,7 @@ fn object<P>(policy: P) -> PolicyObject<P> {
 }
 
 fn input(pod: Pod) -> PodInput {
-    PodInput { uid: pod.key.name.clone(), pod, static_uid: None, ended: false }
+    PodInput { uid: pod.key.name.clone(), pod, static_uid: None, version: 0, ended: false }
 }
 
 fn identity(pod: &Pod) -> PodIdentity {
@@ -127,7 +130,7 @@ fn web() -> Pod {
 
 #[test]
 fn a_pod_waits_for_the_lists_and_for_its_object() {
-    let mut engine = Engine::new(HERE);
+    let mut engine = Engine::new(HERE, None);
     engine.attach(link(&web(), 7));
     assert_eq!(engine.waits("tl7"), Some(Waits::Lists));
     // Without a policy, no pod object is needed.
@@ -156,7 +159,7 @@ fn a_pod_waits_for_the_lists_and_for_its_object() {
 
 #[test]
 fn a_policy_that_replaces_the_only_one_is_in_force_at_once() {
-    let mut engine = Engine::new(HERE);
+    let mut engine = Engine::new(HERE, None);
     engine.attach(link(&web(), 7));
     lists(&mut engine, vec![deny_all("red")], vec![web()]);
     let mut table = engine.table();
@@ -176,7 +179,7 @@ fn a_policy_that_replaces_the_only_one_is_in_force_at_once() {
 
 #[test]
 fn namespaces_and_pods_are_unknown_after_their_watches() {
-    let mut engine = Engine::new(HERE);
+    let mut engine = Engine::new(HERE, None);
     engine.attach(link(&web(), 7));
     lists(&mut engine, vec![deny_all("red")], vec![web()]);
     engine.table();
@@ -192,7 +195,7 @@ fn namespaces_and_pods_are_unknown_after_their_watches() {
 
 #[test]
 fn the_last_state_counts_while_the_api_server_is_away() {
-    let mut engine = Engine::new(HERE);
+    let mut engine = Engine::new(HERE, None);
     let object = object(deny_all("red"));
     engine.handle_cached(vec![
         PolicyInput::Network(Change::Listed(vec![object])),
@@ -208,7 +211,7 @@ fn the_last_state_counts_while_the_api_server_is_away() {
 
 #[test]
 fn a_last_state_without_the_pod_of_a_link_does_not_count() {
-    let mut engine = Engine::new(HERE);
+    let mut engine = Engine::new(HERE, None);
     engine.attach(link(&web(), 7));
     engine.handle_cached(vec![
         PolicyInput::Network(Change::Listed(vec![object(deny_all("red"))])),
@@ -222,7 +225,7 @@ fn a_last_state_without_the_pod_of_a_link_does_not_count() {
 
 #[test]
 fn the_rules_of_a_link_stay_until_it_is_detached() {
-    let mut engine = Engine::new(HERE);
+    let mut engine = Engine::new(HERE, None);
     engine.attach(link(&web(), 7));
     lists(&mut engine, vec![deny_all("red")], vec![web()]);
     assert_eq!(engine.table().links.len(), 1);
@@ -240,13 +243,13 @@ fn the_rules_of_a_link_stay_until_it_is_detached() {
 /// by the file only.
 #[test]
 fn the_rules_of_a_deleted_pod_outlive_a_restart() {
-    let mut engine = Engine::new(HERE);
+    let mut engine = Engine::new(HERE, None);
     engine.attach(link(&web(), 7));
     lists(&mut engine, vec![deny_all("red")], vec![web()]);
     engine.handle_input(PolicyInput::Pods(Change::Deleted(identity(&web()))));
     let world = engine.world();
 
-    let mut next = Engine::new(HERE);
+    let mut next = Engine::new(HERE, None);
     next.attach(link(&web(), 7));
     next.handle_cached(vec![
         PolicyInput::Network(Change::Listed(world.network)),
@@ -261,7 +264,7 @@ fn the_rules_of_a_deleted_pod_outlive_a_restart() {
 
 #[test]
 fn a_policy_for_an_ipvlan_slave_is_reported() {
-    let mut engine = Engine::new(HERE);
+    let mut engine = Engine::new(HERE, None);
     engine.attach(PolicyLink { enforceable: false, ..link(&web(), 7) });
     lists(&mut engine, vec![deny_all("red")], vec![web()]);
     assert!(engine.table().links.is_empty());
@@ -320,7 +323,7 @@ fn a_denied_pod_is_denied_by_every_address_that_it_has() {
     };
     for (action, unknown) in [(Action::Deny, vec!["10.0.0.2", "10.9.0.2"]), (Action::Accept, vec![])] {
         let start = |namespaces: Vec<Namespace>, pods: Vec<Pod>| {
-            let mut engine = Engine::new(HERE);
+            let mut engine = Engine::new(HERE, None);
             engine.attach(link(&web(), 7));
             lists(&mut engine, Vec::new(), pods);
             engine.handle_input(PolicyInput::Namespaces(Change::Listed(namespaces)));
@@ -352,7 +355,7 @@ fn a_denied_pod_is_denied_by_every_address_that_it_has() {
 
 #[test]
 fn no_packet_passes_a_link_of_which_the_policies_are_not_known() {
-    let mut engine = Engine::new(HERE);
+    let mut engine = Engine::new(HERE, None);
     let web = Pod { labels: Labels::from_iter([("app", "web")]), ..web() };
     engine.attach(link(&web, 7));
     let selected = LabelSelector {
@@ -375,9 +378,86 @@ fn no_packet_passes_a_link_of_which_the_policies_are_not_known() {
     assert!(engine.table().links.is_empty(), "the policy does not select it");
 }
 
+fn with(key: &str, value: &str) -> LabelSelector {
+    LabelSelector { match_labels: [(key.to_owned(), value.to_owned())].into(), ..LabelSelector::default() }
+}
+
+/// The rows lack the labels that only a new policy names. The policies of other pods stay in force,
+/// and only pods that it may select wait.
+#[test]
+fn a_policy_with_a_new_key_waits_alone() {
+    let keys = Arc::new(LabelKeys::default());
+    let mut engine = Engine::new(HERE, Some(keys.clone()));
+    let web = Pod { labels: Labels::from_iter([("app", "web")]), ..web() };
+    let other = Pod {
+        key: ObjectKey::new("green", "web"),
+        addresses: vec![IpAddr::from([10, 0, 0, 2])],
+        ..web.clone()
+    };
+    engine.attach(link(&web, 7));
+    engine.attach(link(&other, 8));
+    let selected = |name: &str, selector| NetworkPolicy {
+        key: ObjectKey::new("red", name),
+        pod_selector: selector,
+        ..deny_all("red")
+    };
+    lists(&mut engine, vec![selected("first", with("app", "web"))], vec![web.clone(), other]);
+    let table = engine.table();
+    assert_eq!(table.links.keys().collect::<Vec<_>>(), [&7]);
+    // Another version of this policy, and one for other pods.
+    let mut new = selected("first", with("app", "web"));
+    new.pod_selector.match_labels.insert("role".to_owned(), "db".to_owned());
+    engine.handle_input(PolicyInput::Network(Change::Applied(object(new))));
+    let mut app = selected("second", with("app", "none"));
+    app.pod_selector.match_labels.insert("tier".to_owned(), "db".to_owned());
+    engine.handle_input(PolicyInput::Network(Change::Applied(object(app))));
+    assert_eq!(engine.label_faults().0, 2);
+    assert_eq!(engine.poll_change(), None, "the former version is in force");
+    let first = PolicyRef::Network(ObjectKey::new("red", "first"));
+    assert_eq!((engine.waits("tl7"), engine.waits("tl8")), (Some(Waits::Labels(first)), None));
+    let (needed, wanted) = (keys.after(Labelled::Pods, 1), engine.wanted());
+    assert_eq!((needed.0.len(), needed.1, wanted.pod_keys, wanted.registered.0), (2, 3, Some(1), 3));
+
+    // The pod has another role: the new version does not select it.
+    let labelled = Pod { labels: Labels::from_iter([("app", "web"), ("role", "web")]), ..web.clone() };
+    engine.handle_input(PolicyInput::Relisted(vec![input(labelled)]));
+    engine.handle_input(PolicyInput::Covered(needed.1));
+    assert_eq!((engine.waits("tl7"), engine.label_faults().0), (None, 0));
+    assert!(engine.poll_change().unwrap().links.values().all(Option::is_none));
+    assert!(engine.table().links.is_empty());
+    // A key that is known already: the policy is in force at once.
+    engine
+        .handle_input(PolicyInput::Network(Change::Applied(object(selected("third", with("role", "web"))))));
+    assert_eq!((engine.waits("tl7"), engine.table().links.len()), (None, 1));
+}
+
+/// Without the labels that a policy names, its pods would be open.
+#[test]
+fn a_list_without_the_labels_of_a_policy_does_not_count() {
+    let keys = Arc::new(LabelKeys::default());
+    let mut engine = Engine::new(HERE, Some(keys));
+    engine.attach(link(&web(), 7));
+    let policy = NetworkPolicy { pod_selector: with("app", "web"), ..deny_all("red") };
+    let of = |name: &str| NetworkPolicy { key: ObjectKey::new("red", name), ..policy.clone() };
+    engine.handle_input(PolicyInput::Network(Change::Listed(vec![object(of("a"))])));
+    engine.handle_input(PolicyInput::Cluster(Change::Listed(Vec::new())));
+    engine.handle_input(PolicyInput::Namespaces(Change::Listed(known_namespaces())));
+    engine.handle_input(PolicyInput::Addresses(Change::Listed(Vec::new())));
+    // The first page was converted before the policy arrived.
+    engine.handle_input(PolicyInput::Converted { kind: Labelled::Pods, keys: 0 });
+    engine.handle_input(PolicyInput::Pods(Change::Listed(vec![input(web())])));
+    assert!(!engine.is_known());
+    engine.handle_input(PolicyInput::Covered(1));
+    assert!(engine.is_known());
+    // A list that began before the rows had their labels: another one is necessary.
+    engine.handle_input(PolicyInput::Converted { kind: Labelled::Pods, keys: 0 });
+    engine.handle_input(PolicyInput::Pods(Change::Listed(Vec::new())));
+    assert_eq!((engine.wanted().restarts, engine.waits("tl7")), (1, None));
+}
+
 #[test]
 fn addresses_that_leave_their_holders_are_given_once() {
-    let mut engine = Engine::new(HERE);
+    let mut engine = Engine::new(HERE, None);
     engine.attach(link(&web(), 7));
     let there = Pod {
         key: ObjectKey::new("green", "web"),
@@ -403,7 +483,7 @@ fn addresses_that_leave_their_holders_are_given_once() {
 
 #[test]
 fn all_links_of_a_pod_have_its_chains() {
-    let mut engine = Engine::new(HERE);
+    let mut engine = Engine::new(HERE, None);
     lists(&mut engine, vec![deny_all("red")], vec![web()]);
     engine.table();
     engine.attach(link(&web(), 7));
@@ -422,7 +502,7 @@ fn all_links_of_a_pod_have_its_chains() {
 fn differences_lead_to_the_table_of_a_new_start() {
     for_each_seed(60, |seed| {
         let mut rng = Rng::with_seed(seed);
-        let mut engine = Engine::new(HERE);
+        let mut engine = Engine::new(HERE, None);
         lists(&mut engine, Vec::new(), Vec::new());
         let mut kernel = engine.table();
         let (mut pods, mut links): (BTreeMap<usize, Pod>, BTreeMap<usize, PolicyLink>) = Default::default();
@@ -508,7 +588,7 @@ fn differences_lead_to_the_table_of_a_new_start() {
         }
         assert_eq!(kernel, engine.table(), "seed {seed}");
 
-        let mut fresh = Engine::new(HERE);
+        let mut fresh = Engine::new(HERE, None);
         links.into_values().for_each(|link| fresh.attach(link));
         lists(&mut fresh, network.into_values().collect(), pods.into_values().collect());
         let all = namespaces.into_values();

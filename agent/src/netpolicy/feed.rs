@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::input::{Change, ClusterPolicy, Namespace, NetworkPolicy, ObjectKey, Pod};
+use super::keys::Labelled;
 
 /// An input of the policy task.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,6 +22,18 @@ pub enum PolicyInput {
     /// The addresses of the pods of all nodes. The key is the address and the Namespace of its
     /// IPInstance.
     Addresses(Change<(IpAddr, Arc<str>), AddressInput>),
+    /// The list of this kind that follows has the labels of the keys up to this registration. Without
+    /// this input, a list has all labels.
+    Converted {
+        /// The kind.
+        kind: Labelled,
+        /// The registration.
+        keys: u64,
+    },
+    /// Pods with a key that no policy named before. Newer rows stay, and unknown pods are left out.
+    Relisted(Vec<PodInput>),
+    /// All pods with the keys up to this registration were relisted.
+    Covered(u64),
     /// A watch fails: the API server does not answer, or refuses it. Known objects stay as they
     /// are, and a kind without a list is unknown. A watch that continues from its version sends no
     /// input at the end of the failure.
@@ -33,6 +46,21 @@ pub enum PolicyInput {
     /// The watches of Namespaces, pods and addresses have ended, because no policy existed: their
     /// objects are unknown until the next lists.
     Stopped,
+}
+
+/// What the policy task needs from the watches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// Whether Namespaces, pods and IPInstances are needed: a policy exists.
+    pub pods: bool,
+    /// The rows of pods have the labels of the keys up to this registration. None: no list has arrived.
+    pub pod_keys: Option<u64>,
+    /// The same for Namespaces.
+    pub namespace_keys: Option<u64>,
+    /// The last registrations of keys for pods and Namespaces.
+    pub registered: (u64, u64),
+    /// A new list of pods is necessary after each change.
+    pub restarts: u64,
 }
 
 /// A policy with the parts that only reports need.
@@ -60,6 +88,8 @@ pub struct PodInput {
     pub uid: Arc<str>,
     /// The UID of a static pod in CNI's arguments: the annotation `kubernetes.io/config.mirror`.
     pub static_uid: Option<Arc<str>>,
+    /// `metadata.resourceVersion`; 0 in the file of the last run.
+    pub version: u64,
     /// Whether the pod ended: its phase is Succeeded or Failed. A kubelet reports this, so the pod
     /// keeps its addresses until the controller releases them.
     pub ended: bool,

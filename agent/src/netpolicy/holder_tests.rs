@@ -1,6 +1,7 @@
 //! Random histories of pods, IPInstances, policies and restarts: the decisions of the engine against
 //! the second evaluator. The histories have further interfaces, pods that are deleted by force, and
-//! addresses that change their holders.
+//! addresses that change their holders. In half of them the watches keep only the labels that policies
+//! name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,7 +12,8 @@ use fastrand::Rng;
 use super::engine::Engine;
 use super::evaluate::{Packet, evaluate};
 use super::feed::{AddressInput, Holder, PodIdentity, PodInput, PolicyInput, PolicyObject};
-use super::input::{Change, ClusterPolicy, Direction, NetworkPolicy, ObjectKey, Pod};
+use super::input::{Change, ClusterPolicy, Direction, Namespace, NetworkPolicy, ObjectKey, Pod};
+use super::keys::{LabelKeys, Labelled};
 use super::labels::Labels;
 use super::specification::{Cluster, allowed};
 use super::world_tests::{self, NAMESPACES, NODES, PORTS, PROTOCOLS, for_each_seed, pick};
@@ -28,6 +30,11 @@ struct Model {
     held: BTreeMap<IpAddr, PodIdentity>,
     cluster: Cluster,
     incarnations: usize,
+    /// The version of each object, and the last version.
+    versions: BTreeMap<PodIdentity, u64>,
+    version: u64,
+    has_keys: bool,
+    keys: Option<Arc<LabelKeys>>,
 }
 
 fn key(index: usize) -> ObjectKey {
@@ -44,17 +51,76 @@ fn object<P>(policy: P) -> PolicyObject<P> {
     PolicyObject { policy, faults: Vec::new(), generation: 1, uid: "u".into() }
 }
 
-fn input((key, uid): &PodIdentity, pod: &Pod) -> PodInput {
-    let pod = Pod { key: key.clone(), addresses: Vec::new(), ..pod.clone() };
-    PodInput { pod, uid: uid.clone(), static_uid: None, ended: false }
-}
-
 fn address((address, (pod, uid)): (&IpAddr, &PodIdentity)) -> AddressInput {
     let holder = Holder { pod: pod.name.clone(), uid: uid.clone(), node: node(pod) };
     AddressInput { namespace: pod.namespace.clone(), address: *address, holder: Some(holder) }
 }
 
 impl Model {
+    /// A start of the agent.
+    fn start(&mut self) -> Engine {
+        self.keys = self.has_keys.then(Arc::default);
+        Engine::new(HERE, self.keys.clone())
+    }
+
+    /// The labels that a watch keeps.
+    fn keep(&self, kind: Labelled, labels: &Labels) -> Labels {
+        let Some(keys) = &self.keys else { return labels.clone() };
+        let all = labels.iter().map(|(key, value)| (key.to_string(), value.to_string()));
+        keys.keep(kind, Some(all.collect())).0
+    }
+
+    fn input(&self, identity: &PodIdentity, pod: &Pod) -> PodInput {
+        let (key, uid) = identity.clone();
+        let labels = self.keep(Labelled::Pods, &pod.labels);
+        PodInput {
+            pod: Pod { key, addresses: Vec::new(), labels, ..pod.clone() },
+            uid,
+            static_uid: None,
+            version: self.versions.get(identity).copied().unwrap_or_default(),
+            ended: false,
+        }
+    }
+
+    fn namespace(&self, namespace: &Namespace) -> Namespace {
+        Namespace { labels: self.keep(Labelled::Namespaces, &namespace.labels), ..namespace.clone() }
+    }
+
+    fn all_namespaces(&self) -> Vec<PolicyInput> {
+        let all = self.cluster.namespaces.iter().map(|namespace| self.namespace(namespace));
+        let change = PolicyInput::Namespaces(Change::Listed(all.collect()));
+        self.converted(Labelled::Namespaces).into_iter().chain([change]).collect()
+    }
+
+    fn converted(&self, kind: Labelled) -> Option<PolicyInput> {
+        self.keys.as_ref().map(|keys| PolicyInput::Converted { kind, keys: keys.last(kind) })
+    }
+
+    /// The lists that policies with new keys need.
+    fn relist(&mut self, engine: &mut Engine) {
+        let Some(keys) = self.keys.clone() else { return };
+        let wanted = engine.wanted();
+        if wanted.namespace_keys.is_some_and(|there| there < keys.last(Labelled::Namespaces)) {
+            self.all_namespaces().into_iter().for_each(|input| engine.handle_input(input));
+        }
+        let Some(there) = wanted.pod_keys else { return };
+        let (new, last) = keys.after(Labelled::Pods, there);
+        for key in new {
+            let with_key = self.objects.iter().filter(|(_, pod)| pod.labels.get(&key).is_some());
+            let pods = with_key.map(|(identity, pod)| self.input(identity, pod)).collect();
+            engine.handle_input(PolicyInput::Relisted(pods));
+        }
+        engine.handle_input(PolicyInput::Covered(last));
+        self.follow_keys(engine, wanted.pod_keys);
+    }
+
+    /// Nobody has the labels with new keys of deleted pods.
+    fn follow_keys(&mut self, engine: &Engine, before: Option<u64>) {
+        if before.is_some_and(|before| engine.wanted().pod_keys > Some(before)) {
+            self.deleted.values_mut().for_each(|pod| pod.labels = Labels::UNKNOWN);
+        }
+    }
+
     /// The pods that have an address, as the specification needs them.
     fn pods(&self) -> Vec<Pod> {
         let holders: BTreeSet<&PodIdentity> = self.held.values().collect();
@@ -80,17 +146,26 @@ impl Model {
         self.deleted.retain(|identity, _| holders.contains(identity));
     }
 
-    fn lists(&self) -> Vec<PolicyInput> {
-        let Cluster { network_policies, cluster_policies, namespaces, .. } = &self.cluster;
-        vec![
+    /// All lists. The watches convert objects after the policies have registered their keys, or before.
+    fn list(&mut self, engine: &mut Engine, is_early: bool) {
+        let before = engine.wanted().pod_keys;
+        let Cluster { network_policies, cluster_policies, .. } = &self.cluster;
+        let policies = [
             PolicyInput::Network(Change::Listed(network_policies.iter().cloned().map(object).collect())),
             PolicyInput::Cluster(Change::Listed(cluster_policies.iter().cloned().map(object).collect())),
-            PolicyInput::Namespaces(Change::Listed(namespaces.clone())),
-            PolicyInput::Pods(Change::Listed(
-                self.objects.iter().map(|(identity, pod)| input(identity, pod)).collect(),
-            )),
-            PolicyInput::Addresses(Change::Listed(self.held.iter().map(address).collect())),
-        ]
+        ];
+        let others = || {
+            let mut others = self.all_namespaces();
+            others.extend(self.converted(Labelled::Pods));
+            let pods = self.objects.iter().map(|(identity, pod)| self.input(identity, pod));
+            others.push(PolicyInput::Pods(Change::Listed(pods.collect())));
+            others.push(PolicyInput::Addresses(Change::Listed(self.held.iter().map(address).collect())));
+            others
+        };
+        let early = is_early.then(others);
+        policies.into_iter().for_each(|input| engine.handle_input(input));
+        early.unwrap_or_else(others).into_iter().for_each(|input| engine.handle_input(input));
+        self.follow_keys(engine, before);
     }
 
     fn change(&mut self, rng: &mut Rng, engine: &mut Engine) {
@@ -122,13 +197,16 @@ impl Model {
                 self.cluster.namespaces.retain(|there| &*there.name != name);
                 if rng.bool() {
                     let namespace = world_tests::namespace(rng, name);
-                    self.cluster.namespaces.push(namespace.clone());
-                    engine.handle_input(PolicyInput::Namespaces(Change::Applied(namespace)));
+                    engine.handle_input(PolicyInput::Namespaces(Change::Applied(self.namespace(&namespace))));
+                    self.cluster.namespaces.push(namespace);
                 } else {
                     engine.handle_input(PolicyInput::Namespaces(Change::Deleted(name.into())));
                 }
             }
             _ => self.restart(rng, engine),
+        }
+        if rng.u8(..3) == 0 {
+            self.relist(engine);
         }
         self.forget();
     }
@@ -148,7 +226,9 @@ impl Model {
                 (key(index), format!("u{}", self.incarnations).into())
             }
         };
-        engine.handle_input(PolicyInput::Pods(Change::Applied(input(&identity, &pod))));
+        self.version += 1;
+        self.versions.insert(identity.clone(), self.version);
+        engine.handle_input(PolicyInput::Pods(Change::Applied(self.input(&identity, &pod))));
         self.objects.insert(identity, pod);
     }
 
@@ -192,11 +272,11 @@ impl Model {
         let world = engine.world();
         match rng.u8(..3) {
             0 => {
-                *engine = Engine::new(HERE);
+                *engine = self.start();
                 self.deleted.clear();
             }
             1 => {
-                *engine = Engine::new(HERE);
+                *engine = self.start();
                 engine.handle_cached(vec![
                     PolicyInput::Network(Change::Listed(world.network)),
                     PolicyInput::Cluster(Change::Listed(world.cluster)),
@@ -207,11 +287,12 @@ impl Model {
             }
             _ => {}
         }
-        self.lists().into_iter().for_each(|input| engine.handle_input(input));
+        self.list(engine, rng.bool());
     }
 
     /// Compares every pair of addresses.
-    fn compare(&mut self, seed: u64, engine: &Engine) -> u64 {
+    fn compare(&mut self, seed: u64, engine: &mut Engine) -> u64 {
+        self.relist(engine);
         self.cluster.pods = self.pods();
         let rules = engine.compiler().rules();
         let pods: BTreeMap<IpAddr, &Pod> = self
@@ -262,16 +343,17 @@ impl Model {
 fn decisions_follow_the_holders_of_addresses() {
     let compared = for_each_seed(150, |seed| {
         let rng = &mut Rng::with_seed(seed);
-        let (mut model, mut engine) = (Model::default(), Engine::new(HERE));
-        model.lists().into_iter().for_each(|input| engine.handle_input(input));
+        let mut model = Model { has_keys: seed % 2 == 1, ..Model::default() };
+        let mut engine = model.start();
+        model.list(&mut engine, false);
         let mut compared = 0;
         for _ in 0..60 {
             model.change(rng, &mut engine);
             if rng.u8(..4) == 0 {
-                compared += model.compare(seed, &engine);
+                compared += model.compare(seed, &mut engine);
             }
         }
-        compared + model.compare(seed, &engine)
+        compared + model.compare(seed, &mut engine)
     });
     assert!(compared > 0);
 }

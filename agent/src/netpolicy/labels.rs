@@ -157,6 +157,15 @@ enum Condition {
 }
 
 impl Condition {
+    fn key(&self) -> &str {
+        match self {
+            Condition::In(key, _)
+            | Condition::NotIn(key, _)
+            | Condition::Exists(key)
+            | Condition::DoesNotExist(key) => key,
+        }
+    }
+
     fn matches(&self, labels: &Labels) -> bool {
         match self {
             Condition::In(key, values) => labels.get(key).is_some_and(|value| values.contains(value)),
@@ -199,6 +208,12 @@ impl Selector {
     /// known.
     pub fn may_match(&self, labels: &Labels) -> bool {
         !labels.is_known() || self.matches(labels)
+    }
+
+    /// The selector without the conditions on these keys.
+    pub(super) fn without(self, is_left_out: impl Fn(&str) -> bool) -> Selector {
+        let conditions = self.conditions.into_iter().filter(|condition| !is_left_out(condition.key()));
+        Selector { conditions: conditions.collect() }
     }
 
     /// The labels of which a selected object has exactly one, if there is such a condition: the

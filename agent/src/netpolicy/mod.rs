@@ -54,6 +54,7 @@ mod connections;
 #[cfg(test)]
 mod cost_tests;
 mod counted;
+mod coverage;
 mod engine;
 #[cfg(test)]
 mod engine_tests;

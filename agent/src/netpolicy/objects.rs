@@ -3,7 +3,6 @@
 //! The deserializer skips all other fields. A value that the API server would not accept is left
 //! out: one object must not block a watch.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -15,10 +14,15 @@ use trunkline_api::network_policy::Read;
 use trunkline_api::resources::IPInstance;
 use trunkline_api::service::Protocol;
 use trunkline_api::{kube_resource, null_default};
+use trunkline_daemon::versions::number as number_of_version;
 
 use super::feed::{AddressInput, Holder, PodInput, PolicyObject};
 use super::input::{ClusterPolicy, NamedPort, Namespace, NetworkPolicy, ObjectKey, Pod};
+use super::keys::{LabelKeys, Labelled};
 use super::labels::Labels;
+
+/// The most named ports of a pod that are read. Further ones match no rule.
+const MOST_PORTS: usize = 64;
 
 /// The used parts of a pod.
 #[derive(Clone, Debug, Deserialize)]
@@ -69,8 +73,19 @@ struct PodStatus {
     phase: String,
 }
 
-impl From<PodManifest> for PodInput {
-    fn from(PodManifest { metadata, spec, status }: PodManifest) -> PodInput {
+/// A row, and the registration of keys up to which it has labels.
+#[derive(Clone, Debug)]
+pub struct Kept<T> {
+    /// The row.
+    pub row: T,
+    /// The number of the registration.
+    pub keys: u64,
+}
+
+impl PodInput {
+    /// Reads a pod. Only what policies name stays in memory: a pod can have a megabyte of labels.
+    pub fn read(PodManifest { metadata, spec, status }: PodManifest, keys: &LabelKeys) -> Kept<PodInput> {
+        let (labels, number) = keys.keep(Labelled::Pods, metadata.labels);
         let static_uid = metadata.annotations.and_then(|mut all| all.remove(annotation::CONFIG_MIRROR));
         let restartable = spec.init_containers.iter().filter(|container| container.is_restartable());
         let ports = spec.containers.iter().chain(restartable).flat_map(|container| &container.ports);
@@ -81,16 +96,18 @@ impl From<PodManifest> for PodInput {
             },
             node: spec.node_name.into(),
             host_network: spec.host_network,
-            labels: labels(metadata.labels),
+            labels,
             addresses: Vec::new(),
-            ports: ports.filter_map(ContainerPort::read).collect(),
+            ports: ports.filter_map(ContainerPort::read).take(MOST_PORTS).collect(),
         };
-        PodInput {
+        let row = PodInput {
             pod,
             uid: metadata.uid.unwrap_or_default().into(),
             static_uid: static_uid.map(Arc::from),
+            version: number_of_version(metadata.resource_version.as_deref()),
             ended: matches!(status.phase.as_str(), "Succeeded" | "Failed"),
-        }
+        };
+        Kept { row, keys: number }
     }
 }
 
@@ -136,17 +153,25 @@ impl ContainerPort {
     }
 }
 
-/// A Namespace by its metadata.
-pub fn namespace(metadata: ObjectMeta) -> Namespace {
-    let mode = metadata.annotations.as_ref().and_then(|all| all.get(annotation::POLICY_MODE));
-    Namespace {
-        audit: mode.is_some_and(|mode| mode == POLICY_MODE_AUDIT),
-        name: Arc::from(metadata.name.unwrap_or_default()),
-        labels: labels(metadata.labels),
-    }
+/// The used part of a Namespace.
+#[derive(Clone, Debug, Deserialize)]
+pub struct NamespaceManifest {
+    metadata: ObjectMeta,
 }
 
 impl Namespace {
+    /// Reads a Namespace, with the labels that policies name.
+    pub fn read(NamespaceManifest { metadata }: NamespaceManifest, keys: &LabelKeys) -> Kept<Namespace> {
+        let mode = metadata.annotations.as_ref().and_then(|all| all.get(annotation::POLICY_MODE));
+        let (labels, number) = keys.keep(Labelled::Namespaces, metadata.labels);
+        let row = Namespace {
+            audit: mode.is_some_and(|mode| mode == POLICY_MODE_AUDIT),
+            name: Arc::from(metadata.name.unwrap_or_default()),
+            labels,
+        };
+        Kept { row, keys: number }
+    }
+
     /// A Namespace without a manifest: its only label is its name.
     pub fn without_manifest(name: &str) -> Namespace {
         let labels = Labels::from_iter([(label::NAMESPACE_NAME, name)]);
@@ -177,11 +202,8 @@ impl<T> PolicyObject<T> {
     }
 }
 
-fn labels(labels: Option<BTreeMap<String, String>>) -> Labels {
-    labels.unwrap_or_default().into_iter().collect()
-}
-
 kube_resource!(PodManifest, NamespaceResourceScope, "", "v1", "Pod", "pods");
+kube_resource!(NamespaceManifest, ClusterResourceScope, "", "v1", "Namespace", "namespaces");
 
 #[cfg(test)]
 mod tests {
@@ -189,6 +211,7 @@ mod tests {
 
     use serde_json::{Value, json};
 
+    use super::super::keys::NamedKeys;
     use super::*;
 
     fn pod(changes: impl FnOnce(&mut Value)) -> PodInput {
@@ -196,7 +219,7 @@ mod tests {
             "apiVersion": "v1", "kind": "Pod",
             "metadata": {
                 "name": "web-0", "namespace": "shop", "uid": "u1", "resourceVersion": "7",
-                "labels": {"app": "web"}, "managedFields": [{"manager": "kubectl"}],
+                "labels": {"app": "web", "no-policy": "names-it"}, "managedFields": [{"manager": "kubectl"}],
             },
             "spec": {
                 "nodeName": "n1",
@@ -212,16 +235,26 @@ mod tests {
             "status": {"phase": "Running", "podIP": "10.0.0.7", "podIPs": [{"ip": "10.0.0.7"}, {"ip": "fd00::7"}]},
         });
         changes(&mut object);
-        serde_json::from_value::<PodManifest>(object).unwrap().into()
+        let keys = LabelKeys::default();
+        keys.add(&NamedKeys::of_network(&names_app()));
+        PodInput::read(serde_json::from_value(object).unwrap(), &keys).row
+    }
+
+    /// A policy that names the key `app`.
+    fn names_app() -> NetworkPolicy {
+        let selector = json!({"podSelector": {"matchLabels": {"app": "web"}}});
+        let object = json!({"metadata": {"name": "p", "namespace": "shop"}, "spec": selector});
+        PolicyObject::<NetworkPolicy>::from(serde_json::from_value::<NetworkPolicyObject>(object).unwrap())
+            .policy
     }
 
     #[test]
     fn a_pod_becomes_an_input() {
-        let PodInput { pod, uid, static_uid, ended } = pod(|_| ());
-        assert_eq!((&*uid, static_uid, ended), ("u1", None, false));
+        let PodInput { pod, uid, static_uid, version, ended } = pod(|_| ());
+        assert_eq!((&*uid, static_uid, version, ended), ("u1", None, 7, false));
         assert_eq!((pod.key.to_string().as_str(), &*pod.node), ("shop/web-0", "n1"));
         assert!(!pod.host_network);
-        assert_eq!(pod.labels.get("app"), Some("web"));
+        assert_eq!(pod.labels, Labels::from_iter([("app", "web")]), "no policy names the other key");
         assert_eq!(pod.addresses, Vec::<IpAddr>::new(), "a kubelet writes podIPs");
         let ports: Vec<_> = pod.ports.iter().map(|port| (&*port.name, port.protocol, port.port)).collect();
         assert_eq!(
@@ -242,6 +275,15 @@ mod tests {
             input.pod.ports.len()
         };
         assert_eq!((names(json!("Always")), names(json!("Never")), names(Value::Null)), (1, 0, 0));
+    }
+
+    #[test]
+    fn a_pod_with_many_named_ports_is_bounded() {
+        let input = pod(|object| {
+            let ports = (1..2_000).map(|port| json!({"name": format!("p{port}"), "containerPort": port}));
+            object["spec"]["containers"] = json!([{"ports": ports.collect::<Vec<_>>()}]);
+        });
+        assert_eq!(input.pod.ports.len(), MOST_PORTS);
     }
 
     #[test]
@@ -347,10 +389,13 @@ mod tests {
             (json!({"trunkline.io/policy-mode": ""}), false),
             (Value::Null, false),
         ] {
-            let metadata = json!({"name": "shop", "labels": {"team": "a"}, "annotations": annotations});
-            let input = namespace(serde_json::from_value(metadata).unwrap());
+            let labels = json!({"team": "a", "kubernetes.io/metadata.name": "shop"});
+            let metadata = json!({"name": "shop", "labels": labels, "annotations": annotations});
+            let object = serde_json::from_value(json!({"metadata": metadata})).unwrap();
+            let input = Namespace::read(object, &LabelKeys::default()).row;
             assert_eq!((&*input.name, input.audit), ("shop", audit));
-            assert_eq!(input.labels.get("team"), Some("a"));
+            let name = Labels::from_iter([("kubernetes.io/metadata.name", "shop")]);
+            assert_eq!(input.labels, name, "no policy names the other key");
         }
         let input = Namespace::without_manifest("shop");
         assert_eq!(input.labels.get("kubernetes.io/metadata.name"), Some("shop"));

@@ -8,7 +8,8 @@
 //! - **An address belongs to the pod to which its IPInstance is bound**, from before ADD until after
 //!   DEL, whatever a kubelet reports. A link on this node adds its own addresses.
 //! - **The last labels of a deleted pod stay in force** while it has an address or a link: the
-//!   processes of a pod that was deleted by force still run.
+//!   processes of a pod that was deleted by force still run. When a policy names a key that no policy
+//!   named before, nobody has the label with this key of such a pod: its labels are unknown then.
 //! - **A pod without an object has unknown labels** ([`Labels::UNKNOWN`]): its object has not arrived,
 //!   or was deleted before this agent started.
 
@@ -18,6 +19,7 @@ use std::sync::Arc;
 
 use super::feed::{AddressInput, PodInput};
 use super::input::{ObjectKey, Pod};
+use super::keys::{MOST_OF_NAMESPACE, cost};
 use super::labels::Labels;
 
 /// A link of a pod.
@@ -56,6 +58,8 @@ struct Slot {
     /// The pod with its addresses. The compiler has the same one, if it has the pod.
     pod: Arc<Pod>,
     object: Object,
+    /// The version of the object.
+    version: u64,
 }
 
 /// The parts of a pod that only this node has.
@@ -80,6 +84,10 @@ pub(super) struct PodTable {
     statics: BTreeMap<ObjectKey, ObjectKey>,
     /// The holders of addresses, by the address and the Namespace of its IPInstance.
     holders: BTreeMap<(IpAddr, Arc<str>), ObjectKey>,
+    /// What the kept labels of each Namespace cost.
+    costs: HashMap<Arc<str>, usize>,
+    /// Pods with an object of which the labels are not known, because there are too many.
+    over_bound: BTreeSet<ObjectKey>,
     /// Addresses that left their holder since the last call of [`PodTable::poll_left`].
     left: BTreeSet<IpAddr>,
 }
@@ -114,6 +122,8 @@ impl PodTable {
             current: BTreeMap::new(),
             statics: BTreeMap::new(),
             holders: BTreeMap::new(),
+            costs: HashMap::new(),
+            over_bound: BTreeSet::new(),
             left: BTreeSet::new(),
         }
     }
@@ -122,7 +132,7 @@ impl PodTable {
 
     /// Takes the object of a pod.
     pub(super) fn apply(&mut self, input: PodInput) -> Vec<Row> {
-        let PodInput { pod, uid, static_uid, ended } = input;
+        let PodInput { pod, uid, static_uid, version, ended } = input;
         let key = row_key(&pod.key, &uid);
         // Pods with the node's network are in no group, and no policy selects them.
         if pod.host_network {
@@ -144,10 +154,66 @@ impl PodTable {
         }
         let addresses = self.addresses(&key);
         let object = if ended { Object::Gone } else { Object::Exists };
-        let pod = Arc::new(Pod { key: key.clone(), addresses, ..pod });
-        self.slots.insert(key.clone(), Slot { pod, object });
+        let labels = self.account(&key, pod.labels);
+        let pod = Arc::new(Pod { key: key.clone(), addresses, labels, ..pod });
+        self.slots.insert(key.clone(), Slot { pod, object, version });
         rows.extend(self.row(&key));
         rows
+    }
+
+    /// Takes a pod from a list that no watch follows. A newer row stays, and a pod that is not known is
+    /// left out, because its deletion may have arrived already.
+    pub(super) fn merge(&mut self, input: PodInput) -> Vec<Row> {
+        let there = self.slots.get(&row_key(&input.pod.key, &input.uid));
+        let is_older =
+            there.is_some_and(|slot| slot.object == Object::Exists && slot.version <= input.version);
+        if is_older { self.apply(input) } else { Vec::new() }
+    }
+
+    /// The labels that are kept for a pod: its Namespace must not have too many.
+    fn account(&mut self, key: &ObjectKey, labels: Labels) -> Labels {
+        let former = self.slots.get(key).map(|slot| cost(&slot.pod.labels)).unwrap_or_default();
+        let sum = self.costs.entry(key.namespace.clone()).or_default();
+        *sum -= former.min(*sum);
+        let labels = if *sum + cost(&labels) > MOST_OF_NAMESPACE { Labels::UNKNOWN } else { labels };
+        *sum += cost(&labels);
+        if labels.is_known() {
+            self.over_bound.remove(key);
+        } else {
+            self.over_bound.insert(key.clone());
+        }
+        labels
+    }
+
+    /// A pod is gone.
+    fn settle(&mut self, pod: &Pod) {
+        self.over_bound.remove(&pod.key);
+        if let Some(sum) = self.costs.get_mut(&pod.key.namespace) {
+            *sum -= cost(&pod.labels).min(*sum);
+            if *sum == 0 {
+                self.costs.remove(&pod.key.namespace);
+            }
+        }
+    }
+
+    /// The labels of deleted pods are not known any more: policies name keys that none named before.
+    pub(super) fn forget_labels_of_deleted(&mut self) -> Vec<Row> {
+        let deleted = self.slots.iter().filter(|(_, slot)| slot.object == Object::Gone);
+        let deleted: Vec<ObjectKey> = deleted.map(|(key, _)| key.clone()).collect();
+        deleted.iter().filter_map(|key| self.forget_labels(key)).collect()
+    }
+
+    fn forget_labels(&mut self, key: &ObjectKey) -> Option<Row> {
+        let slot = self.slots.get_mut(key)?;
+        let unknown = Arc::new(Pod { labels: Labels::UNKNOWN, ..Pod::clone(&slot.pod) });
+        let former = std::mem::replace(&mut slot.pod, unknown);
+        self.settle(&former);
+        self.row(key)
+    }
+
+    /// The number of pods with more labels than the bound.
+    pub(super) fn over_bound(&self) -> usize {
+        self.over_bound.len()
     }
 
     /// The object is gone.
@@ -187,6 +253,7 @@ impl PodTable {
                 pod,
                 uid: uid.into(),
                 static_uid: static_uid.map(|(_, uid)| uid.into()),
+                version: slot.version,
                 ended: false,
             })
         })
@@ -290,7 +357,7 @@ impl PodTable {
         let mut slot = unknown(key.clone(), self.node.clone());
         if let Some(labels) = &link.labels {
             let pod = Pod { labels: labels.clone(), ..Pod::clone(&slot.pod) };
-            slot = Slot { pod: Arc::new(pod), object: Object::Gone };
+            slot = Slot { pod: Arc::new(pod), object: Object::Gone, version: 0 };
             self.slots.insert(key.clone(), slot);
         } else {
             self.slots.entry(key.clone()).or_insert(slot);
@@ -381,7 +448,9 @@ impl PodTable {
         let has_links = self.local.get(key).is_some_and(|local| !local.links.is_empty());
         let slot = self.slots.get_mut(key)?;
         if slot.object != Object::Exists && addresses.is_empty() && !has_links {
-            self.slots.remove(key);
+            if let Some(slot) = self.slots.remove(key) {
+                self.settle(&slot.pod);
+            }
             if self.local.remove(key).is_some() {
                 self.statics.retain(|_, to| to != key);
             }
@@ -419,7 +488,7 @@ fn unknown(key: ObjectKey, node: Arc<str>) -> Slot {
         addresses: Vec::new(),
         ports: Vec::new(),
     };
-    Slot { pod: Arc::new(pod), object: Object::Unknown }
+    Slot { pod: Arc::new(pod), object: Object::Unknown, version: 0 }
 }
 
 #[cfg(test)]

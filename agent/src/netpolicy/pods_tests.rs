@@ -13,6 +13,7 @@ fn input(uid: &str, label: &str) -> PodInput {
         },
         uid: uid.into(),
         static_uid: None,
+        version: 0,
         ended: false,
     }
 }
@@ -184,4 +185,58 @@ fn labels_of_the_runtime_need_no_object() {
     let rows = pods.attach(PolicyLink { labels, ..link("", "tl1", "10.0.0.1") });
     assert_eq!(shown(rows), [r#"shop/db-0/ {"app": "web"} [10.0.0.1]"#]);
     assert_eq!(shown(pods.detach("tl1")), ["-shop/db-0/"]);
+}
+
+#[test]
+fn a_namespace_with_too_many_labels_is_bounded() {
+    let mut pods = table();
+    let large = |name: &str| {
+        let mut input = elsewhere(name, "x");
+        let labels = (0..40).map(|key| (format!("{key:63}"), format!("{:63}", "")));
+        (input.pod.key, input.pod.labels) = (ObjectKey::new("shop", name), labels.collect());
+        input
+    };
+    let cost = cost(&large("a").pod.labels);
+    let within = MOST_OF_NAMESPACE / cost;
+    for number in 0..within + 3 {
+        pods.apply(large(&number.to_string()));
+    }
+    assert_eq!(pods.over_bound(), 3);
+    // The pods of another Namespace are not affected.
+    let mut other = large("other");
+    other.pod.key = ObjectKey::new("green", "other");
+    pods.apply(other);
+    assert_eq!(pods.over_bound(), 3);
+    pods.delete(&ObjectKey::new("shop", "0"), &"0".into());
+    pods.apply(large(&within.to_string()));
+    assert_eq!(pods.over_bound(), 2, "there is room for another pod");
+    for (key, uid) in pods.not_listed(&[]) {
+        pods.delete(&key, &uid);
+    }
+    assert!(pods.costs.is_empty() && pods.over_bound.is_empty(), "{:?}", pods.costs);
+}
+
+#[test]
+fn a_list_without_a_watch_changes_no_newer_row() {
+    let mut pods = table();
+    let at = |version, label| PodInput { version, ..elsewhere("a", label) };
+    assert_eq!(pods.merge(at(5, "x")), [], "its deletion may have arrived already");
+    pods.apply(at(5, "x"));
+    pods.hold(held("10.0.0.1", "a", "there"));
+    assert_eq!(shown(pods.merge(at(4, "old"))), [""; 0]);
+    assert_eq!(shown(pods.merge(at(5, "y"))), [r#"shop/db-0/a {"app": "y"} [10.0.0.1]"#]);
+    pods.delete(&ObjectKey::new("shop", "db-0"), &"a".into());
+    assert_eq!(shown(pods.merge(at(6, "z"))), [""; 0]);
+}
+
+#[test]
+fn a_new_key_makes_the_labels_of_deleted_pods_unknown() {
+    let mut pods = table();
+    pods.apply(elsewhere("a", "x"));
+    pods.hold(held("10.0.0.1", "a", "there"));
+    assert_eq!(pods.forget_labels_of_deleted(), [], "it exists: its labels are listed");
+    pods.delete(&ObjectKey::new("shop", "db-0"), &"a".into());
+    assert_eq!(shown(pods.forget_labels_of_deleted()), ["shop/db-0/a unknown [10.0.0.1]"]);
+    assert_eq!(shown(pods.hold(free("10.0.0.1"))), ["-shop/db-0/a"]);
+    assert!(pods.costs.is_empty());
 }

@@ -30,9 +30,11 @@ use trunkline_datapath::plan::policy::CounterId;
 use super::cache;
 use super::connections::FormerHolders;
 use super::engine::{Engine, Waits};
-use super::feed::{AddressInput, PolicyInput};
+use super::feed::{AddressInput, PolicyInput, Wanted};
 use super::input::{Change, ObjectKey};
 use super::kernel::CounterKey;
+use super::keys::LabelKeys;
+use super::pace::Pace;
 use super::pods::PolicyLink;
 use crate::change_notifier::ChangeNotifier;
 use crate::metrics::Metrics;
@@ -44,7 +46,8 @@ const BATCH: usize = 256;
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// The longest pause.
 const LAST_PAUSE: Duration = Duration::from_secs(10);
-/// The longest time from a change of policies until the file for the next run has it.
+/// The longest time from a change of policies until the file for the next run has it. While policies
+/// keep changing, it grows to [`PACE`].
 const POLICY_PACE: Duration = Duration::from_millis(100);
 /// The same for a new pod of this node: without it, the next run cannot use the file.
 const ATTACH_PACE: Duration = Duration::from_secs(1);
@@ -69,6 +72,11 @@ pub enum PolicyWait {
         "the rules of network policies wait for Namespace {0}: the API server has not sent its labels to this node yet"
     )]
     Namespace(Arc<str>),
+    /// The API server has not sent the labels with keys that a new policy names.
+    #[error(
+        "the rules of network policies wait for labels that only {0} names: the API server has not sent them to this node yet"
+    )]
+    Labels(String),
     /// The kernel refused the rules.
     #[error("the rules of network policies are not in force: {0}")]
     Refused(String),
@@ -126,8 +134,10 @@ pub struct PolicyDependencies {
     pub links: Vec<PolicyLink>,
     /// The file with the state for the next run; none without an API server.
     pub cache: Option<PathBuf>,
-    /// Whether Namespaces and pods are watched.
-    pub wanted: watch::Sender<bool>,
+    /// The keys of labels that the watches keep; none without an API server.
+    pub keys: Option<Arc<LabelKeys>>,
+    /// What the watches have to send.
+    pub wanted: watch::Sender<Wanted>,
     /// The kernel owner.
     pub kernel: KernelHandle,
     /// Changes of the table by other programs.
@@ -199,13 +209,15 @@ impl Policies {
 struct Task {
     node: String,
     cache: Option<PathBuf>,
+    /// The pace of writes after changes of policies.
+    save_pace: Pace,
     /// The time of the next write of the file.
     save_at: Option<Instant>,
     saving: Option<JoinHandle<()>>,
     engine: Engine,
     inbox: mpsc::Receiver<PolicyInput>,
     requests: mpsc::Receiver<Request>,
-    wanted: watch::Sender<bool>,
+    wanted: watch::Sender<Wanted>,
     former_holders: FormerHolders,
     kernel: KernelHandle,
     touched: watch::Receiver<u64>,
@@ -229,9 +241,9 @@ struct Task {
 
 impl Task {
     fn new(dependencies: PolicyDependencies, requests: mpsc::Receiver<Request>) -> Task {
-        let PolicyDependencies { node, inbox, links, cache, wanted, kernel, touched, metrics, notifier } =
-            dependencies;
-        let mut engine = Engine::new(&node);
+        let PolicyDependencies { node, inbox, links, cache, keys, wanted, .. } = dependencies;
+        let PolicyDependencies { kernel, touched, metrics, notifier, .. } = dependencies;
+        let mut engine = Engine::new(&node, keys);
         links.into_iter().for_each(|link| engine.attach(link));
         let cached = cache.as_deref().map(|path| cache::read(path, &node)).unwrap_or_default();
         if !cached.is_empty() {
@@ -240,6 +252,7 @@ impl Task {
         Task {
             node,
             cache,
+            save_pace: Pace::new(2 * POLICY_PACE, PACE),
             save_at: None,
             saving: None,
             engine,
@@ -305,9 +318,8 @@ impl Task {
             }
             self.drain();
             self.wanted.send_if_modified(|wanted| {
-                let changed = *wanted != self.engine.wants_pods();
-                *wanted = self.engine.wants_pods();
-                changed
+                let now = self.engine.wanted();
+                std::mem::replace(wanted, now) != now
             });
             self.settle().await;
             if self.in_force {
@@ -342,7 +354,10 @@ impl Task {
         self.listed |= matches!(input, PolicyInput::Pods(Change::Listed(_)));
         self.engine.handle_input(input);
         if let Some(pause) = pause {
-            self.save_within(pause);
+            // Each change of a policy reaches all nodes: those that repeat are written rarely.
+            let wait = self.save_pace.wait().filter(|_| pause == POLICY_PACE);
+            let wait = wait.map(|until| until - Instant::now());
+            self.save_within(wait.map_or(pause, |wait| wait.max(pause)));
         }
     }
 
@@ -363,6 +378,7 @@ impl Task {
             return;
         }
         self.save_at = None;
+        self.save_pace.begin();
         let (path, node, world) = (path.clone(), self.node.clone(), self.engine.world());
         self.saving = Some(tokio::task::spawn_blocking(move || {
             let written = cache::write(&path, &node, &world);
@@ -503,6 +519,7 @@ impl Task {
     fn reason(&self, host_ifname: &str) -> PolicyWait {
         match (self.engine.waits(host_ifname), &self.fault, self.engine.link(host_ifname)) {
             (Some(Waits::Pod), _, Some(link)) => PolicyWait::Pod(link.pod.clone()),
+            (Some(Waits::Labels(policy)), _, _) => PolicyWait::Labels(policy.to_string()),
             (Some(Waits::Namespace), _, Some(link)) => PolicyWait::Namespace(link.pod.namespace.clone()),
             (Some(_), _, _) => PolicyWait::Lists(self.missing()),
             (None, Some(fault), _) => PolicyWait::Refused(fault.clone()),
@@ -547,6 +564,8 @@ impl Task {
             sets,
             unenforced: self.engine.unenforced_links(),
             waiting: self.waiting.len(),
+            pending: self.engine.label_faults().0,
+            over_label_bound: self.engine.label_faults().1,
         }
     }
 
@@ -614,7 +633,8 @@ fn save_pause(input: &PolicyInput, node: &str) -> Option<Duration> {
         | PolicyInput::Pods(_)
         | PolicyInput::Addresses(_)
         | PolicyInput::Stopped => Some(PACE),
-        PolicyInput::Failing { .. } => None,
+        PolicyInput::Relisted(_) | PolicyInput::Covered(_) => Some(PACE),
+        PolicyInput::Converted { .. } | PolicyInput::Failing { .. } => None,
     }
 }
 
@@ -647,9 +667,8 @@ mod tests {
             "apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "shop", "name": "web", "uid": "u1"},
             "spec": {"nodeName": node, "containers": []},
         });
-        PolicyInput::Pods(Change::Applied(PodInput::from(
-            serde_json::from_value::<PodManifest>(pod).unwrap(),
-        )))
+        let manifest = serde_json::from_value::<PodManifest>(pod).unwrap();
+        PolicyInput::Pods(Change::Applied(PodInput::read(manifest, &LabelKeys::default()).row))
     }
 
     #[test]

@@ -14,6 +14,7 @@ pub(super) fn policy_failure(error: PolicyWait) -> Failure {
         PolicyWait::Lists(_)
         | PolicyWait::Pod(_)
         | PolicyWait::Namespace(_)
+        | PolicyWait::Labels(_)
         | PolicyWait::Refused(_)
         | PolicyWait::Stopped => Code::TryAgainLater,
     };

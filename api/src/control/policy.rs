@@ -38,6 +38,14 @@ pub struct PolicySummary {
     pub unenforced: usize,
     /// Pods that wait for their rules.
     pub waiting: usize,
+    /// Policies that are not in force in their last version: the API server has not sent the labels
+    /// with keys that only they name.
+    #[serde(default)]
+    pub pending: usize,
+    /// Pods of all nodes with more labels than the agent keeps. Rules that deny match them, and rules
+    /// that accept do not.
+    #[serde(default)]
+    pub over_label_bound: usize,
 }
 
 /// Whether the rules are in force.

@@ -8,6 +8,10 @@
 //! IPInstances of all nodes, are watched only while the task wants them, because each node receives
 //! every pod of the cluster. A page becomes compact rows before the next page is requested.
 //!
+//! **Rows keep the labels that policies name** ([`crate::netpolicy::keys`]). A policy with a new key makes
+//! [`relist`] list the pods with this key, and the watch of Namespaces start again. Both happen at once
+//! for the first such policy, and rarely while more of them follow.
+//!
 //! **The address of a pod is that of its IPInstance**, which the controller writes. A kubelet writes
 //! `status.podIPs`, so a compromised node could give its pods any address.
 //!
@@ -17,23 +21,25 @@
 //! is empty.
 
 use std::collections::BTreeMap;
-use std::future::ready;
 use std::sync::Arc;
 
-use futures_util::future::Either;
-use k8s_openapi::api::core::v1::Namespace;
 use kube::Api;
-use kube::core::PartialObjectMeta;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use trunkline_api::kube::{ClusterNetworkPolicyObject, Lenient, NetworkPolicyObject};
 use trunkline_api::resources::{IPInstance, IPInstanceSpec};
 
 use super::cluster::Cluster;
-use super::watch::{Change, Metadata, Rows, Selector, Source, Versioned, run};
-use crate::netpolicy::feed::{AddressInput, PodInput, PolicyInput, PolicyObject};
-use crate::netpolicy::input::{self, ClusterPolicy, NetworkPolicy};
-use crate::netpolicy::objects::{PodManifest, namespace};
+use super::watch::{Change, Rows, Selector, Source, Versioned, run};
+use crate::netpolicy::feed::{AddressInput, PodInput, PolicyInput, PolicyObject, Wanted};
+use crate::netpolicy::input::{self, ClusterPolicy, Namespace, NetworkPolicy};
+use crate::netpolicy::keys::{LabelKeys, Labelled};
+use crate::netpolicy::objects::{Kept, NamespaceManifest, PodManifest};
+use crate::netpolicy::pace::Pace;
+use relist::Relisted;
+
+mod relist;
 
 const POLICIES: &str = "networkpolicies";
 const CLUSTER_POLICIES: &str = "clusternetworkpolicies";
@@ -44,6 +50,8 @@ const PODS: &str = "pods";
 const ADDRESSES: &str = "ipinstances of policies";
 /// Objects in a page of a list.
 const PAGE: u32 = 500;
+/// Pods without a node have neither an address nor a rule.
+const WITH_NODE: &str = "spec.nodeName!=";
 
 /// The inputs of the watches.
 pub struct PolicyWatches {
@@ -53,8 +61,38 @@ pub struct PolicyWatches {
     pub cluster: Cluster,
     /// The policy task.
     pub inputs: mpsc::Sender<PolicyInput>,
-    /// Whether the policy task needs Namespaces, pods and IPInstances: there is a policy.
-    pub wanted: watch::Receiver<bool>,
+    /// What the policy task needs.
+    pub wanted: watch::Receiver<Wanted>,
+    /// The keys of labels that rows keep.
+    pub keys: Arc<LabelKeys>,
+}
+
+/// The watches and lists that only a node with policies has.
+struct Running {
+    watches: BTreeMap<&'static str, JoinHandle<()>>,
+    /// The list of pods with new keys, and the pace of such lists.
+    relist: Option<JoinHandle<Relisted>>,
+    pods: Pace,
+    namespaces: Pace,
+    /// The number of [`Wanted::restarts`] for which the watch of pods was started.
+    restarts: u64,
+    /// The registrations of keys at the last start of the watches of pods and of Namespaces.
+    pod_keys: u64,
+    namespace_keys: u64,
+}
+
+impl Running {
+    fn new() -> Running {
+        Running {
+            watches: BTreeMap::new(),
+            relist: None,
+            pods: relist::pace(),
+            namespaces: relist::pace(),
+            restarts: 0,
+            pod_keys: 0,
+            namespace_keys: 0,
+        }
+    }
 }
 
 impl PolicyWatches {
@@ -62,28 +100,98 @@ impl PolicyWatches {
     pub async fn follow(mut self) {
         tracing::debug!(node = self.node, "network policies are watched");
         self.watch_policies();
-        let mut running: BTreeMap<&'static str, JoinHandle<()>> = BTreeMap::new();
+        let mut running = Running::new();
         loop {
             let wanted = *self.wanted.borrow_and_update();
-            if wanted && running.is_empty() {
-                running.insert(NAMESPACES, self.watch_namespaces());
-                running.insert(PODS, self.watch_pods());
-                running.insert(ADDRESSES, self.watch_addresses());
-            } else if !wanted && !running.is_empty() {
-                for (name, watch) in std::mem::take(&mut running) {
-                    watch.abort();
-                    // The last input of this watch precedes the list of the next one.
-                    let _ = watch.await;
-                    self.cluster.health().stopped(name);
-                }
+            if !wanted.pods && !running.watches.is_empty() {
+                self.stop(&mut running).await;
                 if self.inputs.send(PolicyInput::Stopped).await.is_err() {
                     return;
                 }
             }
+            let due = if wanted.pods { self.start(&mut running, wanted).await } else { None };
             tokio::select! {
                 changed = self.wanted.changed() => if changed.is_err() { return },
                 () = self.inputs.closed() => return,
+                () = at(due) => {}
+                relisted = finished(&mut running.relist) => match relisted {
+                    Relisted::Complete => {}
+                    Relisted::TooMany => self.restart_pods(&mut running).await,
+                    // The next attempt follows at its pace.
+                    Relisted::Failed => {}
+                },
             }
+        }
+    }
+
+    /// Starts what is wanted. Returns the time at which more is due.
+    async fn start(&self, running: &mut Running, wanted: Wanted) -> Option<Instant> {
+        if running.watches.is_empty() {
+            running.pod_keys = self.keys.last(Labelled::Pods);
+            running.namespace_keys = self.keys.last(Labelled::Namespaces);
+            running.restarts = wanted.restarts;
+            running.watches.insert(NAMESPACES, self.watch_namespaces());
+            running.watches.insert(PODS, self.watch_pods());
+            running.watches.insert(ADDRESSES, self.watch_addresses());
+            return None;
+        }
+        if running.restarts != wanted.restarts {
+            running.restarts = wanted.restarts;
+            self.restart_pods(running).await;
+        }
+        let mut due = Vec::new();
+        // A list that runs has keys that were registered before its first page.
+        let last = self.keys.last(Labelled::Namespaces);
+        let needs_list = |keys: Option<u64>, last: u64| keys.is_some_and(|keys| keys < last);
+        if needs_list(wanted.namespace_keys, last) && running.namespace_keys < last {
+            match running.namespaces.wait() {
+                Some(until) => due.push(until),
+                None => {
+                    running.namespaces.begin();
+                    running.namespace_keys = last;
+                    self.end(running.watches.remove(NAMESPACES), NAMESPACES).await;
+                    running.watches.insert(NAMESPACES, self.watch_namespaces());
+                }
+            }
+        }
+        let last = self.keys.last(Labelled::Pods);
+        let is_idle = running.relist.is_none() && running.pod_keys < last;
+        if let Some(keys) = wanted.pod_keys.filter(|keys| *keys < last && is_idle) {
+            match running.pods.wait() {
+                Some(until) => due.push(until),
+                None => {
+                    running.pods.begin();
+                    let relist = relist::relist(self.pods(), self.keys.clone(), keys, self.inputs.clone());
+                    running.relist = Some(tokio::spawn(relist));
+                }
+            }
+        }
+        due.into_iter().min()
+    }
+
+    async fn stop(&self, running: &mut Running) {
+        let Running { watches, relist, .. } = std::mem::replace(running, Running::new());
+        if let Some(relist) = relist {
+            relist.abort();
+            let _ = relist.await;
+        }
+        for (name, watch) in watches {
+            self.end(Some(watch), name).await;
+        }
+    }
+
+    async fn restart_pods(&self, running: &mut Running) {
+        running.pod_keys = self.keys.last(Labelled::Pods);
+        self.end(running.watches.remove(PODS), PODS).await;
+        running.watches.insert(PODS, self.watch_pods());
+    }
+
+    /// Ends a watch. Its last input precedes the list of the next one.
+    async fn end(&self, watch: Option<JoinHandle<()>>, name: &str) {
+        if let Some(watch) = watch {
+            watch.abort();
+            let _ = watch.await;
+            self.cluster.health().stopped(name);
         }
     }
 
@@ -94,40 +202,48 @@ impl PolicyWatches {
             Rows { api: policies, page: PAGE, by_page: false, convert: PolicyObject::<NetworkPolicy>::from };
         self.cluster.health().started(POLICIES);
         self.watch(POLICIES, POLICIES, rows, Selector::default(), |change| {
-            Some(PolicyInput::Network(keyed(change, |row| row.policy.key.clone())))
+            vec![PolicyInput::Network(keyed(change, |row| row.policy.key.clone()))]
         });
         let policies: Api<ClusterNetworkPolicyObject> = Api::all(client.clone());
         let rows =
             Rows { api: policies, page: PAGE, by_page: false, convert: PolicyObject::<ClusterPolicy>::from };
         self.cluster.health().started_optional(CLUSTER_POLICIES);
         self.watch(CLUSTER_POLICIES, CLUSTER_POLICIES, rows, Selector::default(), |change| {
-            Some(PolicyInput::Cluster(keyed(change, |row| Arc::clone(&row.policy.name))))
+            vec![PolicyInput::Cluster(keyed(change, |row| Arc::clone(&row.policy.name)))]
         });
     }
 
     fn watch_namespaces(&self) -> JoinHandle<()> {
-        let namespaces: Api<Namespace> = Api::all(self.cluster.connection().client.clone());
+        let api: Api<NamespaceManifest> = Api::all(self.cluster.connection().client.clone());
         self.cluster.health().started(NAMESPACES);
-        let source = Metadata(namespaces);
-        self.watch(NAMESPACES, "namespaces", source, Selector::default(), |change| {
-            let row = |object: PartialObjectMeta<Namespace>| namespace(object.metadata);
-            Some(PolicyInput::Namespaces(match change {
-                Observed::Listed(all) => input::Change::Listed(all.into_iter().map(row).collect()),
-                Observed::Applied(one) => input::Change::Applied(row(one)),
-                Observed::Deleted(one) => input::Change::Deleted(row(one).name),
-            }))
+        let keys = self.keys.clone();
+        let convert = move |object| Namespace::read(object, &keys);
+        let rows = Rows { api, page: PAGE, by_page: false, convert };
+        let keys = self.keys.clone();
+        self.watch(NAMESPACES, "namespaces", rows, Selector::default(), move |change| {
+            let (converted, change) = kept(change, Labelled::Namespaces, &keys, |row| row.name.clone());
+            converted.into_iter().chain([PolicyInput::Namespaces(change)]).collect()
         })
     }
 
     fn watch_pods(&self) -> JoinHandle<()> {
-        let pods: Api<PodManifest> = Api::all(self.cluster.connection().client.clone());
         self.cluster.health().started(PODS);
-        let rows = Rows { api: pods, page: PAGE, by_page: false, convert: PodInput::from };
-        // Pods without a node have neither an address nor a rule.
-        let selector = Selector { fields: Some("spec.nodeName!=".to_owned()), labels: None };
-        self.watch(PODS, PODS, rows, selector, |change| {
-            Some(PolicyInput::Pods(keyed(change, |row| (row.pod.key.clone(), row.uid.clone()))))
+        let selector = Selector { fields: Some(WITH_NODE.to_owned()), labels: None };
+        let keys = self.keys.clone();
+        self.watch(PODS, PODS, self.pods(), selector, move |change| {
+            let identity = |row: &PodInput| (row.pod.key.clone(), row.uid.clone());
+            let (converted, change) = kept(change, Labelled::Pods, &keys, identity);
+            converted.into_iter().chain([PolicyInput::Pods(change)]).collect()
         })
+    }
+
+    /// The pods of all nodes.
+    fn pods(
+        &self,
+    ) -> Rows<PodManifest, impl Fn(PodManifest) -> Kept<PodInput> + Clone + Send + Sync + use<>> {
+        let api: Api<PodManifest> = Api::all(self.cluster.connection().client.clone());
+        let keys = self.keys.clone();
+        Rows { api, page: PAGE, by_page: false, convert: move |object| PodInput::read(object, &keys) }
     }
 
     fn watch_addresses(&self) -> JoinHandle<()> {
@@ -137,13 +253,14 @@ impl PolicyWatches {
         // An IPInstance that cannot be read changes nothing.
         self.watch(ADDRESSES, "ipinstances", rows, Selector::default(), |change| {
             let key = |row: AddressInput| (row.address, row.namespace);
-            Some(PolicyInput::Addresses(match change {
+            let change = match change {
                 Observed::Listed(all) => {
-                    input::Change::Listed(all.into_iter().filter_map(|one| one.row).collect())
+                    Some(input::Change::Listed(all.into_iter().filter_map(|one| one.row).collect()))
                 }
-                Observed::Applied(one) => input::Change::Applied(one.row?),
-                Observed::Deleted(one) => input::Change::Deleted(key(one.row?)),
-            }))
+                Observed::Applied(one) => one.row.map(input::Change::Applied),
+                Observed::Deleted(one) => one.row.map(|row| input::Change::Deleted(key(row))),
+            };
+            change.map(PolicyInput::Addresses).into_iter().collect()
         })
     }
 
@@ -154,21 +271,27 @@ impl PolicyWatches {
         what: &'static str,
         source: S,
         selector: Selector,
-        into: impl Fn(Observed<S::Object>) -> Option<PolicyInput> + Send + 'static,
+        into: impl Fn(Observed<S::Object>) -> Vec<PolicyInput> + Send + 'static,
     ) -> JoinHandle<()> {
         let inputs = self.inputs.clone();
         let report = move |change| {
-            let input = match change {
+            let changes = match change {
                 Change::Listed(all) => into(Observed::Listed(all)),
                 Change::Applied(one) => into(Observed::Applied(one)),
                 Change::Deleted(one) => into(Observed::Deleted(one)),
-                Change::Failing(error) => Some(PolicyInput::Failing { what, error }),
+                Change::Failing(error) => vec![PolicyInput::Failing { what, error }],
                 // No list arrives by pages: the task needs each list whole.
-                Change::Page { .. } => None,
+                Change::Page { .. } => Vec::new(),
             };
-            let Some(input) = input else { return Either::Left(ready(true)) };
             let inputs = inputs.clone();
-            Either::Right(async move { inputs.send(input).await.is_ok() })
+            async move {
+                for change in changes {
+                    if inputs.send(change).await.is_err() {
+                        return false;
+                    }
+                }
+                true
+            }
         };
         let health = self.cluster.health().clone();
         tokio::spawn(run(source, selector, name.to_owned(), health, report))
@@ -185,6 +308,40 @@ enum Observed<T> {
     Listed(Vec<T>),
     Applied(T),
     Deleted(T),
+}
+
+/// A change of rows with labels, and before a list the keys of all its rows.
+fn kept<K, T>(
+    change: Observed<Versioned<Kept<T>>>,
+    kind: Labelled,
+    keys: &LabelKeys,
+    key: impl Fn(&T) -> K,
+) -> (Option<PolicyInput>, input::Change<K, T>) {
+    match change {
+        Observed::Listed(all) => {
+            // A key can be registered between two pages.
+            let oldest = all.iter().map(|one| one.row.keys).min().unwrap_or_else(|| keys.last(kind));
+            let rows = all.into_iter().map(|one| one.row.row).collect();
+            (Some(PolicyInput::Converted { kind, keys: oldest }), input::Change::Listed(rows))
+        }
+        Observed::Applied(one) => (None, input::Change::Applied(one.row.row)),
+        Observed::Deleted(one) => (None, input::Change::Deleted(key(&one.row.row))),
+    }
+}
+
+async fn at(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The result of a list of pods with new keys.
+async fn finished(relist: &mut Option<JoinHandle<Relisted>>) -> Relisted {
+    let Some(running) = relist else { return std::future::pending().await };
+    let result = running.await;
+    *relist = None;
+    result.unwrap_or(Relisted::Failed)
 }
 
 /// A change of rows. Only the key of a deleted row is used.
@@ -209,6 +366,7 @@ mod tests {
     use super::super::config::Connection;
     use super::super::parts;
     use super::*;
+    use crate::netpolicy::keys::NamedKeys;
 
     /// An API server without objects, whose watches stay silent.
     fn without_objects() -> Connection {
@@ -239,9 +397,11 @@ mod tests {
     async fn the_end_of_the_watches_of_pods_is_an_input() {
         let cluster = parts("n1", without_objects(), Default::default()).cluster;
         let (sender, mut inputs) = mpsc::channel(8);
-        let (wanted, is_wanted) = watch::channel(false);
+        let (wanted, is_wanted) = watch::channel(Wanted::default());
+        let keys = Arc::new(LabelKeys::default());
         let health = cluster.health().clone();
-        let watches = PolicyWatches { node: "n1".to_owned(), cluster, inputs: sender, wanted: is_wanted };
+        let watches =
+            PolicyWatches { node: "n1".to_owned(), cluster, inputs: sender, wanted: is_wanted, keys };
         let task = tokio::spawn(watches.follow());
         let policies = [
             PolicyInput::Network(input::Change::Listed(Vec::new())),
@@ -249,19 +409,87 @@ mod tests {
         ];
         receive(&mut inputs, &policies).await;
         let pods = [
+            PolicyInput::Converted { kind: Labelled::Namespaces, keys: 0 },
             PolicyInput::Namespaces(input::Change::Listed(Vec::new())),
+            PolicyInput::Converted { kind: Labelled::Pods, keys: 0 },
             PolicyInput::Pods(input::Change::Listed(Vec::new())),
             PolicyInput::Addresses(input::Change::Listed(Vec::new())),
         ];
         // The second lists follow the end of the first watches.
         for _ in 0..2 {
-            wanted.send_replace(true);
+            wanted.send_replace(Wanted { pods: true, ..Wanted::default() });
             receive(&mut inputs, &pods).await;
             assert!(health.was_listed(NAMESPACES) && health.was_listed(PODS));
-            wanted.send_replace(false);
+            wanted.send_replace(Wanted::default());
             receive(&mut inputs, &[PolicyInput::Stopped]).await;
             assert!(!health.was_listed(NAMESPACES) && !health.was_listed(PODS), "a watch goes on");
         }
+        drop(inputs);
+        task.await.unwrap();
+    }
+
+    /// An API server with a pod, of which the label `role` is sent to who asks for pods with it.
+    fn with_a_pod() -> Connection {
+        let service = service_fn(|request: Request<Body>| async move {
+            let query = request.uri().query().unwrap_or_default().to_owned();
+            if query.contains("watch=true") {
+                pending::<()>().await;
+            }
+            let is_pods = request.uri().path() == "/api/v1/pods" && query.contains("labelSelector=role");
+            let pod = json!({
+                "metadata": {"name": "web", "namespace": "shop", "uid": "u", "resourceVersion": "7",
+                    "labels": {"role": "db", "large": "x".repeat(1 << 20)}},
+                "spec": {"nodeName": "n2", "containers": []},
+            });
+            let items = if is_pods { vec![pod] } else { Vec::new() };
+            let list = json!({
+                "apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": "1"}, "items": items,
+            });
+            Ok::<_, kube::Error>(Response::new(Body::from(list.to_string().into_bytes())))
+        });
+        let client = Client::new(service, "default");
+        Connection { client, server: "fake".to_owned(), namespace: "default".to_owned() }
+    }
+
+    /// A policy that names this key.
+    fn named(key: &str) -> NamedKeys {
+        let object = json!({
+            "metadata": {"name": "p", "namespace": "shop"},
+            "spec": {"podSelector": {"matchLabels": {key: "db"}}},
+        });
+        let object: NetworkPolicyObject = serde_json::from_value(object).unwrap();
+        NamedKeys::of_network(&PolicyObject::<NetworkPolicy>::from(object).policy)
+    }
+
+    #[tokio::test]
+    async fn a_new_key_lists_the_pods_with_it() {
+        let cluster = parts("n1", with_a_pod(), Default::default()).cluster;
+        let (sender, mut inputs) = mpsc::channel(8);
+        let (wanted, is_wanted) = watch::channel(Wanted { pods: true, ..Wanted::default() });
+        let keys = Arc::new(LabelKeys::default());
+        let task = PolicyWatches {
+            node: "n1".to_owned(),
+            cluster,
+            inputs: sender,
+            wanted: is_wanted,
+            keys: Arc::clone(&keys),
+        };
+        let task = tokio::spawn(task.follow());
+        for _ in 0..7 {
+            inputs.recv().await.unwrap();
+        }
+        keys.add(&named("role"));
+        let now = Wanted { pods: true, pod_keys: Some(0), registered: (1, 0), ..Wanted::default() };
+        wanted.send_replace(now);
+        let Some(PolicyInput::Relisted(pods)) = inputs.recv().await else { panic!() };
+        let labels: Vec<String> = pods.iter().map(|input| format!("{:?}", input.pod.labels)).collect();
+        assert_eq!((labels, pods[0].version), (vec![r#"{"role": "db"}"#.to_owned()], 7));
+        assert_eq!(inputs.recv().await, Some(PolicyInput::Covered(1)));
+        // More new keys than lists are worth: the watch lists all pods again.
+        (0..20).for_each(|number| keys.add(&named(&format!("key-{number}"))));
+        wanted.send_replace(Wanted { pod_keys: Some(1), registered: (21, 0), ..now });
+        assert_eq!(inputs.recv().await, Some(PolicyInput::Converted { kind: Labelled::Pods, keys: 21 }));
+        assert_eq!(inputs.recv().await, Some(PolicyInput::Pods(input::Change::Listed(Vec::new()))));
         drop(inputs);
         task.await.unwrap();
     }
