@@ -17,12 +17,12 @@ use policy::{
 };
 use tokio::runtime::Runtime;
 use trunkline_api::service::Protocol;
-use trunkline_datapath::kernel::{KernelConfig, KernelEvents, KernelHandle};
+use trunkline_datapath::kernel::{KernelConfig, KernelError, KernelEvents, KernelHandle};
 use trunkline_datapath::nft::policy::counters;
 use trunkline_datapath::nft::policy_log::PolicyLog;
 use trunkline_datapath::plan::policy::{
-    ChainId, CounterId, Direction, Element, PolicyChange, PolicyRule, PolicySetChange, PolicySetKind,
-    PolicyTable, PortMatch, PortNumbers, SetId, Verdict,
+    ChainId, CounterId, Direction, Element, PolicyChange, PolicyPart, PolicyRule, PolicySetChange,
+    PolicySetKind, PolicyTable, PortMatch, PortNumbers, SetId, Verdict,
 };
 
 use Direction::{Egress, Ingress};
@@ -637,8 +637,18 @@ fn a_refused_change_keeps_the_old_rules() {
                 "chain c0000000000000001: ",
             ),
         ] {
-            let error = runtime.block_on(kernel.change_policies(what)).unwrap_err().to_string();
-            assert!(error.starts_with(&format!("network policies: {object}")), "{error}");
+            let error = runtime.block_on(kernel.change_policies(what)).unwrap_err();
+            let KernelError::Policies { text, part } = &error else { panic!("{error}") };
+            assert!(text.starts_with(object), "{error}");
+            let expected = match object.as_bytes() {
+                text if text.starts_with(b"chain c") => Some(PolicyPart::Chain(ChainId::from(1))),
+                text if text.starts_with(b"chain to_") => None,
+                text if text.ends_with(b"774: ") || text.ends_with(b"4d4: ") => {
+                    Some(PolicyPart::Set(SetId::from(77)))
+                }
+                _ => Some(PolicyPart::Set(SetId::from(1))),
+            };
+            assert_eq!(*part, expected, "{error}");
             let status = kernel.status().policies;
             assert!(!status.loaded && status.fault.is_some());
             assert_eq!(listed(), before);

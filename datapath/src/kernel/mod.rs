@@ -30,7 +30,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::family::IpFamily;
 use crate::netlink::{NetlinkError, Refusal, conntrack};
-use crate::plan::policy::{PolicyChange, PolicyTable};
+use crate::plan::policy::{PolicyChange, PolicyPart, PolicyTable};
 use crate::plan::{Hop, KernelHost, LearnedRoute, NatRules, Neighbour, PodPlan, SharedPlan};
 
 mod events;
@@ -79,8 +79,13 @@ pub enum KernelError {
     )]
     Guard(String),
     /// The kernel does not have the rules of network policies.
-    #[error("network policies: {0}")]
-    Policies(String),
+    #[error("network policies: {text}")]
+    Policies {
+        /// The object that the kernel refused, and the kernel's error.
+        text: String,
+        /// The part of the table to which the object belongs, if it belongs to one.
+        part: Option<PolicyPart>,
+    },
     /// The connections of connection tracking.
     #[error("connection tracking: {0}")]
     Connections(#[source] std::io::Error),

@@ -38,11 +38,12 @@ use self::objects::{
 use self::protection::Protection;
 use self::record::{Families, Record, counters_of, shape};
 use self::rules::ChainRules;
-use self::transaction::Transaction;
+use self::transaction::{Object, Transaction};
 use super::elements::Counter;
 use crate::netlink::netfilter::{Connection, TransactionError};
 use crate::plan::policy::{
-    CounterId, Direction, LinkPolicies, PolicyChange, PolicySet, PolicySetChange, PolicyTable, SetId,
+    CounterId, Direction, LinkPolicies, PolicyChange, PolicyPart, PolicySet, PolicySetChange, PolicyTable,
+    SetId,
 };
 
 mod addresses;
@@ -68,7 +69,7 @@ pub(crate) enum PolicyError {
     #[error("{object}: {error}")]
     Refused {
         /// The object.
-        object: String,
+        object: Object,
         /// The kernel's error.
         #[source]
         error: TransactionError,
@@ -85,6 +86,21 @@ pub(crate) enum PolicyError {
     /// The change contradicts the table.
     #[error("set {0}: its kind or its ranges cannot change: set the whole table")]
     Contradiction(SetId),
+}
+
+impl PolicyError {
+    /// The set or chain that the kernel refused because of its content. None: the kernel lacks
+    /// memory or another resource, or the whole table has a fault.
+    pub(crate) fn part(&self) -> Option<PolicyPart> {
+        let PolicyError::Refused { object, error: TransactionError::Refused { error, .. } } = self else {
+            return None;
+        };
+        let lacks_resource = matches!(
+            error.raw_os_error(),
+            Some(libc::ENOMEM | libc::ENOBUFS | libc::ENOSPC | libc::EAGAIN | libc::EINTR | libc::EPERM)
+        );
+        if lacks_resource { None } else { object.part() }
+    }
 }
 
 /// The table and its record.

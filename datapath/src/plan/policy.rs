@@ -57,6 +57,15 @@ number!(
     CounterId
 );
 
+/// A part of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PolicyPart {
+    /// A set, or its elements.
+    Set(SetId),
+    /// A chain, or one of its rules.
+    Chain(ChainId),
+}
+
 /// The table of all policies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PolicyTable {

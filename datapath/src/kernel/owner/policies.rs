@@ -59,7 +59,7 @@ impl Owner {
     /// Changes the table in one transaction.
     pub(super) fn change_policies(&mut self, change: &PolicyChange) -> Result<(), KernelError> {
         if !self.policies.table.is_loaded() {
-            return Err(KernelError::Policies(PolicyError::NotLoaded.to_string()));
+            return Err(policies_error(&PolicyError::NotLoaded));
         }
         if !change.is_empty() && !self.policies.wanted {
             self.policies.wanted = true;
@@ -67,7 +67,7 @@ impl Owner {
         }
         match self.policies.table.change(change) {
             // No fault: the agent sends the whole table.
-            Err(error @ PolicyError::Family) => Err(KernelError::Policies(error.to_string())),
+            Err(error @ PolicyError::Family) => Err(policies_error(&error)),
             changed => self.note_policies(changed),
         }
     }
@@ -85,9 +85,12 @@ impl Owner {
     fn note_policies<T>(&mut self, result: Result<T, PolicyError>) -> Result<T, KernelError> {
         self.policies.fault = result.as_ref().err().map(PolicyError::to_string);
         result.map_err(|error| {
-            let text = error.to_string();
-            self.fault(Reason::Nftables, format!("network policies: {text}"));
-            KernelError::Policies(text)
+            self.fault(Reason::Nftables, format!("network policies: {error}"));
+            policies_error(&error)
         })
     }
+}
+
+fn policies_error(error: &PolicyError) -> KernelError {
+    KernelError::Policies { text: error.to_string(), part: error.part() }
 }

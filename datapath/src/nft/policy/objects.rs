@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use super::expressions::{read_jump, write_jump};
 use crate::family::IpFamily;
 use crate::netlink::netfilter::{NESTED, attribute, nested, number, number_of, octets};
-use crate::plan::policy::{CounterId, Direction, Element, PolicySetKind, SetId};
+use crate::plan::policy::{ChainId, CounterId, Direction, Element, PolicySetKind, SetId};
 
 /// The limit of reported packets.
 pub(super) const LIMIT_NAME: &str = "logged";
@@ -56,6 +56,21 @@ pub(super) fn set_name(set: SetId, family: Option<IpFamily>) -> String {
     format!("s{set}{end}")
 }
 
+/// The set of the plan to which a set of the kernel belongs.
+pub(super) fn read_set_name(name: &str) -> Option<SetId> {
+    let digits = name.strip_prefix('s')?.strip_suffix(['4', '6', 'p'])?;
+    read_number(digits).map(SetId::from)
+}
+
+/// The number of a chain of policies.
+pub(super) fn read_chain_name(name: &str) -> Option<ChainId> {
+    read_number(name.strip_prefix('c')?).map(ChainId::from)
+}
+
+fn read_number(digits: &str) -> Option<u64> {
+    (digits.len() == 16).then(|| u64::from_str_radix(digits, 16).ok())?
+}
+
 /// The name of a counter. The syntax of `nft` does not accept a name that begins with a digit.
 pub(super) fn counter_name(counter: CounterId) -> String {
     format!("p{counter}")
@@ -63,8 +78,7 @@ pub(super) fn counter_name(counter: CounterId) -> String {
 
 /// The number of a counter.
 pub(super) fn read_counter_name(name: &str) -> Option<CounterId> {
-    let digits = name.strip_prefix('p').filter(|digits| digits.len() == 16)?;
-    u64::from_str_radix(digits, 16).ok().map(CounterId::from)
+    read_number(name.strip_prefix('p')?).map(CounterId::from)
 }
 
 /// The map with the links of a direction.
@@ -368,6 +382,19 @@ mod tests {
         }
         let (missing, surplus) = differences(&all[..2], &all[1..]);
         assert_eq!((missing.as_slice(), surplus.as_slice()), (&all[..1], &all[2..]));
+    }
+
+    #[test]
+    fn names_of_sets_and_chains_are_read_back() {
+        let set = SetId::from(0x1234);
+        for family in [Some(IpFamily::V4), Some(IpFamily::V6), None] {
+            assert_eq!(read_set_name(&set_name(set, family)), Some(set));
+        }
+        let chain = ChainId::from(0x1234);
+        assert_eq!(read_chain_name(&super::super::expressions::chain_name(chain)), Some(chain));
+        for foreign in ["from_7", "s0000000000012344", "same_pod", "c12", "s", ""] {
+            assert_eq!((read_set_name(foreign), read_chain_name(foreign)), (None, None), "{foreign}");
+        }
     }
 
     #[test]

@@ -7,19 +7,21 @@
 //! these sets yet, and no packet meets them.
 
 use std::collections::HashSet;
+use std::fmt;
 use std::ops::Range;
 
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 
 use super::base::BaseChain;
 use super::expressions::{COUNTER, Expressions, LIMIT};
-use super::objects::{Entry, LIMIT_NAME, Layout};
+use super::objects::{Entry, LIMIT_NAME, Layout, read_chain_name, read_set_name};
 use super::protection::Protection;
 use super::rules::ChainRules;
 use super::{NAME, PolicyError};
 use crate::netlink::netfilter::{
     Connection, Messages, NESTED, TransactionError, attribute, number, octets, text,
 };
+use crate::plan::policy::PolicyPart;
 
 pub(super) const NEW_TABLE: u16 = message(libc::NFT_MSG_NEWTABLE);
 pub(super) const DELETE_TABLE: u16 = message(libc::NFT_MSG_DELTABLE);
@@ -115,11 +117,60 @@ enum Step {
 
 const STEPS: usize = Step::Objects as usize + 1;
 
-/// Messages, and the name of the object of each.
+/// The object of a message. Displayed: `chain c0000000000000001: kernel rule 2`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Object {
+    kind: ObjectKind,
+    name: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ObjectKind {
+    Table,
+    Set,
+    Elements,
+    Chain,
+    /// The index of a rule in its chain.
+    Rule(usize),
+    Counter,
+    Limit,
+}
+
+impl Object {
+    fn table() -> Object {
+        Object { kind: ObjectKind::Table, name: NAME.to_owned() }
+    }
+
+    /// The part of the plan to which the object belongs.
+    pub(super) fn part(&self) -> Option<PolicyPart> {
+        match self.kind {
+            ObjectKind::Set | ObjectKind::Elements => read_set_name(&self.name).map(PolicyPart::Set),
+            ObjectKind::Chain | ObjectKind::Rule(_) => read_chain_name(&self.name).map(PolicyPart::Chain),
+            ObjectKind::Table | ObjectKind::Counter | ObjectKind::Limit => None,
+        }
+    }
+}
+
+impl fmt::Display for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = &self.name;
+        match self.kind {
+            ObjectKind::Table => write!(f, "table inet {name}"),
+            ObjectKind::Set => write!(f, "set {name}"),
+            ObjectKind::Elements => write!(f, "elements of set {name}"),
+            ObjectKind::Chain => write!(f, "chain {name}"),
+            ObjectKind::Rule(index) => write!(f, "chain {name}: kernel rule {index}"),
+            ObjectKind::Counter => write!(f, "counter {name}"),
+            ObjectKind::Limit => write!(f, "limit {name}"),
+        }
+    }
+}
+
+/// Messages, and the object of each.
 #[derive(Default)]
 struct Part {
     messages: Messages,
-    objects: Vec<String>,
+    objects: Vec<Object>,
 }
 
 impl Part {
@@ -140,10 +191,14 @@ impl Part {
                 TransactionError::Socket(_) => None,
             };
             let object = index.and_then(|index| self.objects.into_iter().nth(index));
-            let object = object.unwrap_or_else(|| format!("table inet {NAME}"));
+            let object = object.unwrap_or_else(Object::table);
             PolicyError::Refused { object, error }
         })
     }
+}
+
+fn object(kind: ObjectKind, name: &str) -> Object {
+    Object { kind, name: name.to_owned() }
 }
 
 /// A transaction.
@@ -188,7 +243,7 @@ impl Transaction {
         step: Step,
         kind: u16,
         flags: u16,
-        object: String,
+        object: Object,
         content: impl FnOnce(&mut Vec<u8>),
     ) {
         let part = &mut self.parts[step as usize];
@@ -199,18 +254,18 @@ impl Transaction {
         part.objects.push(object);
     }
 
-    fn create(&mut self, step: Step, kind: u16, object: String, content: impl FnOnce(&mut Vec<u8>)) {
+    fn create(&mut self, step: Step, kind: u16, object: Object, content: impl FnOnce(&mut Vec<u8>)) {
         self.changed += 1;
         self.push(step, kind, NLM_F_CREATE | NLM_F_EXCL, object, content);
     }
 
-    fn delete(&mut self, step: Step, kind: u16, object: String, content: impl FnOnce(&mut Vec<u8>)) {
+    fn delete(&mut self, step: Step, kind: u16, object: Object, content: impl FnOnce(&mut Vec<u8>)) {
         self.changed += 1;
         self.push(step, kind, 0, object, content);
     }
 
     pub(super) fn add_table(&mut self, protection: Protection) {
-        self.create(Step::Prepare, NEW_TABLE, format!("table inet {NAME}"), |message| {
+        self.create(Step::Prepare, NEW_TABLE, Object::table(), |message| {
             if protection.flags() != 0 {
                 number(message, TABLE_FLAGS, protection.flags());
             }
@@ -219,17 +274,17 @@ impl Transaction {
 
     /// Becomes the owner of the table of the last run.
     pub(super) fn adopt_table(&mut self, protection: Protection) {
-        self.push(Step::Prepare, NEW_TABLE, NLM_F_CREATE, format!("table inet {NAME}"), |message| {
+        self.push(Step::Prepare, NEW_TABLE, NLM_F_CREATE, Object::table(), |message| {
             number(message, TABLE_FLAGS, protection.flags());
         });
     }
 
     pub(super) fn delete_table(&mut self) {
-        self.delete(Step::Discard, DELETE_TABLE, format!("table inet {NAME}"), |_| {});
+        self.delete(Step::Discard, DELETE_TABLE, Object::table(), |_| {});
     }
 
     pub(super) fn add_base_chain(&mut self, chain: &BaseChain) {
-        self.create(Step::Create, NEW_CHAIN, format!("chain {}", chain.name), |message| {
+        self.create(Step::Create, NEW_CHAIN, object(ObjectKind::Chain, chain.name), |message| {
             text(message, CHAIN_NAME, chain.name);
             text(message, CHAIN_TYPE, "filter");
             number(message, CHAIN_POLICY, ACCEPT);
@@ -241,7 +296,7 @@ impl Transaction {
     }
 
     pub(super) fn add_chain(&mut self, name: &str) {
-        self.create(Step::Create, NEW_CHAIN, format!("chain {name}"), |message| {
+        self.create(Step::Create, NEW_CHAIN, object(ObjectKind::Chain, name), |message| {
             text(message, CHAIN_NAME, name)
         });
     }
@@ -250,7 +305,7 @@ impl Transaction {
     pub(super) fn write_rules(&mut self, name: &str, rules: &ChainRules, replaces: bool) {
         if replaces {
             self.changed += 1;
-            self.push(Step::Rules, DELETE_RULE, 0, format!("chain {name}"), |message| {
+            self.push(Step::Rules, DELETE_RULE, 0, object(ObjectKind::Chain, name), |message| {
                 text(message, RULE_CHAIN, name);
             });
         }
@@ -260,7 +315,7 @@ impl Transaction {
     }
 
     fn add_rule(&mut self, chain: &str, index: usize, comment: &str, rule: &Expressions) {
-        let object = format!("chain {chain}: kernel rule {index}");
+        let object = object(ObjectKind::Rule(index), chain);
         self.push(Step::Rules, NEW_RULE, NLM_F_CREATE | libc::NLM_F_APPEND as u16, object, |message| {
             text(message, RULE_CHAIN, chain);
             octets(message, RULE_EXPRESSIONS | NESTED, rule.octets());
@@ -273,10 +328,10 @@ impl Transaction {
     }
 
     pub(super) fn delete_chain(&mut self, name: &str) {
-        self.push(Step::Clear, DELETE_RULE, 0, format!("chain {name}"), |message| {
+        self.push(Step::Clear, DELETE_RULE, 0, object(ObjectKind::Chain, name), |message| {
             text(message, RULE_CHAIN, name);
         });
-        self.delete(Step::Chains, DELETE_CHAIN, format!("chain {name}"), |message| {
+        self.delete(Step::Chains, DELETE_CHAIN, object(ObjectKind::Chain, name), |message| {
             text(message, CHAIN_NAME, name);
         });
     }
@@ -284,7 +339,7 @@ impl Transaction {
     pub(super) fn add_set(&mut self, name: &str, layout: Layout) {
         let id = self.new_sets.len() as u32;
         self.new_sets.insert(name.to_owned());
-        self.create(Step::Prepare, NEW_SET, format!("set {name}"), |message| {
+        self.create(Step::Prepare, NEW_SET, object(ObjectKind::Set, name), |message| {
             text(message, SET_NAME, name);
             number(message, SET_FLAGS, layout.flags);
             number(message, SET_KEY_TYPE, layout.key_type);
@@ -302,14 +357,14 @@ impl Transaction {
     }
 
     pub(super) fn delete_set(&mut self, name: &str) {
-        self.delete(Step::Sets, DELETE_SET, format!("set {name}"), |message| {
+        self.delete(Step::Sets, DELETE_SET, object(ObjectKind::Set, name), |message| {
             text(message, SET_NAME, name);
         });
     }
 
     /// Deletes all elements of a set.
     pub(super) fn flush_set(&mut self, name: &str) {
-        self.push(Step::Fill, DELETE_ELEMENTS, 0, format!("set {name}"), |message| {
+        self.push(Step::Fill, DELETE_ELEMENTS, 0, object(ObjectKind::Set, name), |message| {
             text(message, SET_NAME, name);
         });
     }
@@ -329,7 +384,7 @@ impl Transaction {
         self.changed += added.len() + removed.len();
         for (kind, flags, entries) in [(DELETE_ELEMENTS, 0, removed), (NEW_ELEMENTS, NLM_F_CREATE, added)] {
             for part in entries.chunks(ELEMENTS_PER_MESSAGE) {
-                self.push(step, kind, flags, format!("elements of set {set}"), |message| {
+                self.push(step, kind, flags, object(ObjectKind::Elements, set), |message| {
                     text(message, SET_NAME, set);
                     attribute(message, LIST_ELEMENTS | NESTED, |list| {
                         part.iter().for_each(|entry| entry.write(list));
@@ -340,7 +395,7 @@ impl Transaction {
     }
 
     pub(super) fn add_counter(&mut self, name: &str) {
-        self.create(Step::Create, NEW_OBJECT, format!("counter {name}"), |message| {
+        self.create(Step::Create, NEW_OBJECT, object(ObjectKind::Counter, name), |message| {
             text(message, OBJECT_NAME, name);
             number(message, OBJECT_TYPE, COUNTER);
             attribute(message, OBJECT_DATA | NESTED, |_| {});
@@ -348,7 +403,7 @@ impl Transaction {
     }
 
     pub(super) fn add_limit(&mut self) {
-        self.create(Step::Create, NEW_OBJECT, format!("limit {LIMIT_NAME}"), |message| {
+        self.create(Step::Create, NEW_OBJECT, object(ObjectKind::Limit, LIMIT_NAME), |message| {
             let (rate, burst) = RATE;
             text(message, OBJECT_NAME, LIMIT_NAME);
             number(message, OBJECT_TYPE, LIMIT);
@@ -361,7 +416,7 @@ impl Transaction {
     }
 
     pub(super) fn delete_object(&mut self, name: &str, kind: u32) {
-        self.delete(Step::Objects, DELETE_OBJECT, format!("counter {name}"), |message| {
+        self.delete(Step::Objects, DELETE_OBJECT, object(ObjectKind::Counter, name), |message| {
             text(message, OBJECT_NAME, name);
             number(message, OBJECT_TYPE, kind);
         });
