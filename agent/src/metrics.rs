@@ -378,6 +378,7 @@ fn write_policies(page: &mut Page, policies: &PolicyScrape) {
     page.put_count(m::POLICY_UNENFORCED, &[], summary.unenforced as u64);
     page.put_count(m::POLICY_WAITING, &[], summary.waiting as u64);
     page.put_count(m::POLICY_FAULTY, &[], *faulty as u64);
+    page.put_count(m::POLICY_FAILED_CLOSED, &[], summary.failed_closed as u64);
     page.put_count(m::POLICY_REPAIRS, &[], *repairs);
     // Several rules of a policy count together.
     let mut sums: BTreeMap<(bool, String, &str), u64> = BTreeMap::new();

@@ -265,6 +265,7 @@ fn data() -> ScrapeData {
                 pods: 4,
                 chains: 12,
                 sets: 6,
+                failed_closed: 4,
                 unenforced: 1,
                 waiting: 2,
                 ..PolicySummary::default()
@@ -374,6 +375,7 @@ fn the_text_contains_the_state() {
         "trunkline_policy_unenforced_interfaces 1",
         "trunkline_policy_waiting_pods 2",
         "trunkline_policy_faulty 3",
+        "trunkline_policy_failed_closed 4",
         "trunkline_policy_repairs_total 9",
         "trunkline_policy_dropped_total{policy=\"NetworkPolicy shop/db\",direction=\"ingress\"} 7",
         "trunkline_policy_audited_total{policy=\"NetworkPolicy shop/db\",direction=\"ingress\"} 8",

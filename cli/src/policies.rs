@@ -25,7 +25,7 @@ pub(crate) fn lines(summary: &PolicySummary) -> Vec<String> {
 /// The faults for a live view: a state in which an operator acts, and pods without rules.
 pub(crate) fn faults(summary: &PolicySummary) -> Vec<String> {
     let state = (summary.state != PolicyState::InForce).then(|| state(summary));
-    state.into_iter().chain(unenforced(summary)).collect()
+    state.into_iter().chain(failed_closed(summary)).chain(unenforced(summary)).collect()
 }
 
 /// The pods without rules.
@@ -34,6 +34,7 @@ fn without_rules(summary: &PolicySummary) -> Vec<String> {
     if summary.waiting > 0 {
         lines.push(format!("{} attachments wait for their rules", summary.waiting));
     }
+    lines.extend(failed_closed(summary));
     if summary.pending > 0 {
         lines.push(format!(
             "{} policies are not in force in their last version: the API server has not sent the labels that only they name",
@@ -49,6 +50,16 @@ fn without_rules(summary: &PolicySummary) -> Vec<String> {
     }
     lines.extend(unenforced(summary));
     lines
+}
+
+fn failed_closed(summary: &PolicySummary) -> Option<String> {
+    (summary.failed_closed > 0).then(|| {
+        format!(
+            "FAILED CLOSED: {} policies are over the budget or refused by the kernel, and their pods are isolated: \
+             `trunkline policies` has the reason in FAULTS",
+            summary.failed_closed
+        )
+    })
 }
 
 fn unenforced(summary: &PolicySummary) -> Option<String> {

@@ -8,18 +8,22 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use super::counted::{Counted, find};
+use super::counted::Counted;
 use super::group::{GroupIndex, PodGroup};
 use super::input::{Change, ClusterPolicy, Direction, Namespace, NetworkPolicy, ObjectKey, Pod, Tier};
+use super::kernel::PolicyRef;
 use super::labels::Labels;
 use super::pending::Pending;
 use super::rules::{
-    AddressSet, AppliedPolicies, Chain, ChainId, ChainKey, Origin, PodChains, PortMatch, PortNumbers, Rule,
-    Rules, RulesChange, SetId, SetKey, Verdict,
+    AddressSet, AppliedPolicies, Chain, ChainId, ChainKey, PodChains, Rules, RulesChange, SetKey,
 };
 use super::sets::{Sets, elements};
-use super::translate::{self, Draft, NumbersDraft, PortDraft};
+use super::translate;
 use super::world::{PodId, World};
+
+use chains::Refused;
+
+mod chains;
 
 /// The rules of one node, kept current with the changes of policies, Namespaces and pods.
 ///
@@ -29,25 +33,22 @@ use super::world::{PodId, World};
 #[derive(Debug)]
 pub struct Compiler {
     world: World,
-    policies: HashMap<PolicyName, Arc<PolicyRow>>,
+    policies: HashMap<PolicyRef, Arc<PolicyRow>>,
     subjects: GroupIndex<u32>,
     /// The names of the policies in `subjects`.
-    numbers: HashMap<u32, PolicyName>,
+    numbers: HashMap<u32, PolicyRef>,
     next_number: u32,
     sets: Sets,
     chains: HashMap<ChainId, Counted<Arc<Chain>>>,
-    /// Chains with rules of a ClusterNetworkPolicy.
-    tier_chains: HashMap<Arc<str>, BTreeSet<ChainId>>,
+    /// The chains with rules of a policy. A policy without one selects no pod of this node.
+    chains_of: HashMap<PolicyRef, BTreeSet<ChainId>>,
+    /// The state of [`Compiler::compile_pending`].
+    work: chains::Work,
+    /// The policies in use that are refused: their chains allow nothing.
+    refused: BTreeMap<PolicyRef, Refused>,
     /// The pods of this node with a chain.
     pods: BTreeMap<ObjectKey, PodChains>,
     pending: Pending,
-}
-
-/// The name of a policy.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum PolicyName {
-    Network(ObjectKey),
-    Cluster(Arc<str>),
 }
 
 #[derive(Debug)]
@@ -75,7 +76,9 @@ impl Compiler {
             next_number: 0,
             sets: Sets::default(),
             chains: HashMap::new(),
-            tier_chains: HashMap::new(),
+            chains_of: HashMap::new(),
+            work: chains::Work::default(),
+            refused: BTreeMap::new(),
             pods: BTreeMap::new(),
             pending: Pending::default(),
         }
@@ -84,15 +87,15 @@ impl Compiler {
     /// Takes a change of NetworkPolicies.
     pub fn handle_network_policies(&mut self, change: Change<ObjectKey, NetworkPolicy>) {
         let apply = |this: &mut Compiler, policy: NetworkPolicy| {
-            let name = PolicyName::Network(policy.key.clone());
+            let name = PolicyRef::Network(policy.key.clone());
             this.set_policy(&name, Some(Policy::Network(policy)));
         };
         match change {
             Change::Listed(policies) => {
                 let listed: HashSet<ObjectKey> = policies.iter().map(|policy| policy.key.clone()).collect();
                 let gone = self.policies.keys().filter(|name| match name {
-                    PolicyName::Network(key) => !listed.contains(key),
-                    PolicyName::Cluster(_) => false,
+                    PolicyRef::Network(key) => !listed.contains(key),
+                    PolicyRef::Cluster(_) => false,
                 });
                 for name in gone.cloned().collect::<Vec<_>>() {
                     self.set_policy(&name, None);
@@ -100,22 +103,22 @@ impl Compiler {
                 policies.into_iter().for_each(|policy| apply(self, policy));
             }
             Change::Applied(policy) => apply(self, policy),
-            Change::Deleted(key) => self.set_policy(&PolicyName::Network(key), None),
+            Change::Deleted(key) => self.set_policy(&PolicyRef::Network(key), None),
         }
     }
 
     /// Takes a change of ClusterNetworkPolicies.
     pub fn handle_cluster_policies(&mut self, change: Change<Arc<str>, ClusterPolicy>) {
         let apply = |this: &mut Compiler, policy: ClusterPolicy| {
-            let name = PolicyName::Cluster(policy.name.clone());
+            let name = PolicyRef::Cluster(policy.name.clone());
             this.set_policy(&name, Some(Policy::Cluster(policy)));
         };
         match change {
             Change::Listed(policies) => {
                 let listed: HashSet<Arc<str>> = policies.iter().map(|policy| policy.name.clone()).collect();
                 let gone = self.policies.keys().filter(|name| match name {
-                    PolicyName::Cluster(name) => !listed.contains(name),
-                    PolicyName::Network(_) => false,
+                    PolicyRef::Cluster(name) => !listed.contains(name),
+                    PolicyRef::Network(_) => false,
                 });
                 for name in gone.cloned().collect::<Vec<_>>() {
                     self.set_policy(&name, None);
@@ -123,7 +126,7 @@ impl Compiler {
                 policies.into_iter().for_each(|policy| apply(self, policy));
             }
             Change::Applied(policy) => apply(self, policy),
-            Change::Deleted(name) => self.set_policy(&PolicyName::Cluster(name), None),
+            Change::Deleted(name) => self.set_policy(&PolicyRef::Cluster(name), None),
         }
     }
 
@@ -164,6 +167,7 @@ impl Compiler {
 
     /// The difference since the last call. None: nothing changed.
     pub fn poll_changes(&mut self) -> Option<RulesChange> {
+        self.compile_pending();
         let pending = std::mem::take(&mut self.pending);
         let change = pending.into_change(
             |id| self.sets.key(id).cloned(),
@@ -174,7 +178,8 @@ impl Compiler {
         (!change.is_empty()).then_some(change)
     }
 
-    /// All rules, to compare with the kernel after a start or after a change by another program.
+    /// All rules, to compare with the kernel after a start or after a change by another program. The
+    /// rules of new policies are there after [`Self::poll_changes`].
     pub fn rules(&self) -> Rules {
         let set = |key: &Arc<SetKey>| AddressSet { key: key.clone(), elements: elements(&self.world, key) };
         Rules {
@@ -307,6 +312,7 @@ impl Compiler {
         for (set, element) in self.sets.contributions(&self.world, &pod) {
             if !self.sets.is_element(&self.world, set, element) {
                 self.pending.add(set, element);
+                self.sets.count_added(set);
             }
         }
         self.world.insert_addresses(id, &pod);
@@ -319,13 +325,14 @@ impl Compiler {
         for (set, element) in self.sets.contributions(&self.world, &pod) {
             if !self.sets.is_element(&self.world, set, element) {
                 self.pending.remove(set, element);
+                self.sets.count_removed(set);
             }
         }
     }
 
     // ---- policies and chains
 
-    fn set_policy(&mut self, name: &PolicyName, policy: Option<Policy>) {
+    fn set_policy(&mut self, name: &PolicyRef, policy: Option<Policy>) {
         let before = self.policies.get(name).cloned();
         if before.as_ref().map(|row| &row.policy) == policy.as_ref() {
             return;
@@ -350,11 +357,10 @@ impl Compiler {
                     affected.extend(self.selected(subject));
                 }
                 self.policies.insert(name.clone(), Arc::new(PolicyRow { policy, subject, number }));
-                // Chains that other pods use as well.
-                self.compile_chains_of(name);
             }
             None => drop(self.policies.remove(name)),
         }
+        self.handle_changed_policy(name);
         for id in affected {
             self.select_policies(id);
         }
@@ -369,41 +375,13 @@ impl Compiler {
         local.into_iter().filter(is_member).collect()
     }
 
-    /// Compiles the existing chains of a policy again.
-    fn compile_chains_of(&mut self, name: &PolicyName) {
-        let chains: Vec<ChainId> = match name {
-            PolicyName::Network(policy) => {
-                let key = |direction| ChainKey::Policy { direction, policy: policy.clone() };
-                let ids = Direction::ALL.map(|direction| find(&self.chains, &key(direction), |row| &row.key));
-                ids.into_iter().filter_map(|(id, exists)| exists.then_some(ChainId::from(id))).collect()
-            }
-            PolicyName::Cluster(name) => self.tier_chains.get(name).into_iter().flatten().copied().collect(),
-        };
-        for id in chains {
-            let Some(there) = self.chains.get(&id).map(|row| row.value.clone()) else { continue };
-            let rules = self.compile_chain(&there.key);
-            // Sets of both remain.
-            if rules != there.rules {
-                self.pending.touch_chain(id, Some(&there));
-                let chain = Arc::new(Chain { key: there.key.clone(), rules });
-                if let Some(row) = self.chains.get_mut(&id) {
-                    row.value = chain;
-                }
-            } else {
-                self.release_rules(&rules);
-                continue;
-            }
-            self.release_rules(&there.rules);
-        }
-    }
-
     /// Gives a pod the chains of the policies that select it.
     fn select_policies(&mut self, id: PodId) {
         let Some(pod) = self.world.pod(id).cloned() else { return };
         if !self.world.is_local(&pod) {
             return;
         }
-        let (selected, possible) = self.policies_of(&pod);
+        let (selected, possible) = self.selecting_policies(&pod);
         let audit = self.world.is_audited(&pod.key.namespace);
         let keys = Direction::ALL.map(|direction| {
             let mut policies = applied(&selected, direction);
@@ -418,7 +396,7 @@ impl Compiler {
 
     /// The policies that select a pod. If its labels or those of its Namespace are not known, also
     /// those that select it or may select it.
-    fn policies_of(&self, pod: &Pod) -> (Vec<Arc<PolicyRow>>, Option<Vec<Arc<PolicyRow>>>) {
+    fn selecting_policies(&self, pod: &Pod) -> (Vec<Arc<PolicyRow>>, Option<Vec<Arc<PolicyRow>>>) {
         let candidates = self.subjects.candidates(self.world.namespace(&pod.key.namespace), &pod.labels);
         self.world.count_examined(candidates.len());
         let rows = candidates.iter().filter_map(|number| self.policies.get(self.numbers.get(number)?));
@@ -455,139 +433,6 @@ impl Compiler {
             self.pods.insert(pod.clone(), chains);
         }
     }
-
-    fn acquire_chain(&mut self, key: ChainKey) -> ChainId {
-        let (number, exists) = find(&self.chains, &key, |chain| &chain.key);
-        let id = ChainId::from(number);
-        if !exists {
-            let rules = self.compile_chain(&key);
-            if let ChainKey::Tier { policies, .. } = &key {
-                for policy in policies {
-                    self.tier_chains.entry(policy.clone()).or_default().insert(id);
-                }
-            }
-            self.pending.touch_chain(id, None);
-            self.chains.insert(id, Counted { value: Arc::new(Chain { key, rules }), users: 0 });
-        }
-        if let Some(row) = self.chains.get_mut(&id) {
-            row.users += 1;
-        }
-        id
-    }
-
-    fn release_chain(&mut self, id: ChainId) {
-        let Some(row) = self.chains.get_mut(&id) else { return };
-        row.users -= 1;
-        if row.users > 0 {
-            return;
-        }
-        let Some(row) = self.chains.remove(&id) else { return };
-        self.pending.touch_chain(id, Some(&row.value));
-        if let ChainKey::Tier { policies, .. } = &row.value.key {
-            for policy in policies {
-                super::labels::remove_from(&mut self.tier_chains, policy, &id);
-            }
-        }
-        self.release_rules(&row.value.rules);
-    }
-
-    /// The rules of a chain. Acquires the sets and chains that they use.
-    fn compile_chain(&mut self, key: &ChainKey) -> Vec<Rule> {
-        match key {
-            ChainKey::Policy { direction, policy } => {
-                let drafts =
-                    match self.policies.get(&PolicyName::Network(policy.clone())).map(|row| &row.policy) {
-                        Some(Policy::Network(policy)) => translate::network_rules(policy, *direction),
-                        _ => Vec::new(),
-                    };
-                drafts.into_iter().map(|draft| self.finish(draft)).collect()
-            }
-            ChainKey::Tier { direction, policies, audit, .. } => {
-                let drafts = policies.iter().flat_map(|name| {
-                    match self.policies.get(&PolicyName::Cluster(name.clone())).map(|row| &row.policy) {
-                        Some(Policy::Cluster(policy)) => translate::cluster_rules(policy, *direction),
-                        _ => Vec::new(),
-                    }
-                });
-                let drafts: Vec<Draft> = drafts.collect();
-                let rules = drafts.into_iter().map(|draft| self.finish(draft));
-                if *audit { rules.map(audited).collect() } else { rules.collect() }
-            }
-            ChainKey::Entry { direction, policies, audit } => {
-                self.compile_entry(*direction, policies, *audit)
-            }
-        }
-    }
-
-    fn compile_entry(&mut self, direction: Direction, policies: &AppliedPolicies, audit: bool) -> Vec<Rule> {
-        let always =
-            |verdict, origin| Rule { peers: None, ports: PortMatch::Any, verdict, origin, audit: false };
-        let tier = |tier, policies: &[Arc<str>]| {
-            let key = ChainKey::Tier { direction, tier, policies: policies.to_vec(), audit };
-            (!policies.is_empty()).then_some(key)
-        };
-        let admin = tier(Tier::Admin, &policies.admin);
-        let network =
-            policies.network.iter().map(|policy| ChainKey::Policy { direction, policy: policy.clone() });
-        let baseline = tier(Tier::Baseline, &policies.baseline);
-        let keys = admin.into_iter().chain(network).chain(baseline).filter(|_| !policies.unknown);
-        let keys: Vec<ChainKey> = keys.collect();
-        let jumps = keys.into_iter().map(|key| Verdict::Jump(self.acquire_chain(key)));
-        let mut rules: Vec<Rule> = jumps.map(|jump| always(jump, Origin::Structure)).collect();
-        if policies.unknown || !policies.network.is_empty() {
-            let rule = always(Verdict::Drop, Origin::Isolation);
-            rules.push(if audit { audited(rule) } else { rule });
-        }
-        rules
-    }
-
-    fn finish(&mut self, draft: Draft) -> Rule {
-        let ports = match draft.ports {
-            PortDraft::Any => PortMatch::Any,
-            PortDraft::Numbered { protocol, ports } => {
-                let ports = match ports {
-                    NumbersDraft::Every => PortNumbers::Every,
-                    NumbersDraft::Range(first, last) => PortNumbers::Range(first, last),
-                    NumbersDraft::Set(key) => PortNumbers::Set(self.acquire_set(key)),
-                };
-                PortMatch::Numbered { protocol, ports }
-            }
-            PortDraft::Named(key) => PortMatch::Named(self.acquire_set(key)),
-        };
-        let peers = draft.peers.map(|key| self.acquire_set(key));
-        Rule { peers, ports, verdict: draft.verdict, origin: draft.origin, audit: false }
-    }
-
-    fn acquire_set(&mut self, key: Arc<SetKey>) -> SetId {
-        let (id, is_new) = self.sets.acquire(key);
-        if is_new {
-            self.pending.create_set(id);
-        }
-        id
-    }
-
-    fn release_set(&mut self, id: SetId) {
-        if self.sets.release(id) {
-            self.pending.remove_set(id);
-        }
-    }
-
-    fn release_rules(&mut self, rules: &[Rule]) {
-        for rule in rules {
-            rule.sets().for_each(|set| self.release_set(set));
-            if let Verdict::Jump(chain) = rule.verdict {
-                self.release_chain(chain);
-            }
-        }
-    }
-}
-
-/// The rule of an audited Namespace: it reports a packet instead of dropping it.
-fn audited(rule: Rule) -> Rule {
-    match rule.verdict {
-        Verdict::Drop => Rule { verdict: Verdict::Accept, audit: true, ..rule },
-        _ => rule,
-    }
 }
 
 /// The rules of a node for a whole world at once.
@@ -603,6 +448,7 @@ pub fn compile(
     compiler.handle_pods(Change::Listed(pods.to_vec()));
     compiler.handle_network_policies(Change::Listed(network_policies.to_vec()));
     compiler.handle_cluster_policies(Change::Listed(cluster_policies.to_vec()));
+    compiler.compile_pending();
     compiler.rules()
 }
 

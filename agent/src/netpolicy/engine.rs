@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use trunkline_datapath::plan::policy::{CounterId, LinkPolicies, PolicyChange, PolicyTable};
+use trunkline_datapath::plan::policy::{CounterId, LinkPolicies, PolicyChange, PolicyPart, PolicyTable};
 
 use super::cache::PolicyWorld;
 use super::compiler::Compiler;
@@ -491,6 +491,47 @@ impl Engine {
 
     pub(super) fn compiler(&self) -> &Compiler {
         &self.compiler
+    }
+
+    /// Why policies are refused, with the fix.
+    pub(super) fn refusals(&self) -> BTreeMap<PolicyRef, String> {
+        let all = self.compiler.refusals();
+        all.map(|(policy, refusal)| (policy.clone(), refusal.to_string())).collect()
+    }
+
+    /// Number of policies that the budget or the kernel refuses.
+    pub(super) fn refused(&self) -> usize {
+        self.compiler.refusals().count()
+    }
+
+    /// Number of policies with a fault, or refused.
+    pub(super) fn faulty(&self) -> usize {
+        let is_faulty = |(policy, facts): &(&PolicyRef, &PolicyFacts)| {
+            !facts.faults.is_empty() || self.compiler.is_refused(policy)
+        };
+        self.policies.iter().filter(is_faulty).count()
+    }
+
+    /// Refuses the policies of a part that the kernel refused: they fail closed, and the other
+    /// policies come into force without them. None: there is no other policy to refuse.
+    pub(super) fn refuse_part(&mut self, part: PolicyPart, reason: &str) -> Option<BTreeSet<PolicyRef>> {
+        self.compiler.refuse_part(part, reason)
+    }
+
+    /// Tries the policies again that the kernel refused. Returns whether there is one.
+    pub(super) fn retry_refused(&mut self) -> bool {
+        self.compiler.retry_refused()
+    }
+
+    /// Compiles the rules of changed policies, for views.
+    pub(super) fn compile_pending(&mut self) {
+        self.compiler.compile_pending();
+    }
+
+    /// Whether no policy selects the pod of a link: the pod needs no rules.
+    pub(super) fn is_free(&self, host_ifname: &str) -> bool {
+        let row = self.pods.row_of_link(host_ifname);
+        row.is_some_and(|row| self.compiler.chains_of(row) == PodChains::default())
     }
 
     /// The pods of this node by policy.

@@ -15,6 +15,7 @@
 //! - `pods` finds the holders of addresses. `keys` has the labels that rows keep, and `coverage` the
 //!   policies that wait for more labels. `connections` ends those of former holders.
 //! - `world` has Namespaces and pods, `sets` and `compiler` the sets and chains that are in use.
+//! - `budget` compares the cost of policies with its bounds.
 //! - `rules` has the output: sets, chains, and the chains of each pod.
 //! - `evaluate` evaluates a packet against the output, for explanations.
 //! - `specification` (tests) evaluates a packet against the policies, from the text of the API.
@@ -48,6 +49,7 @@
 //! [`trunkline_api::network_policy`] has the effect of each fault.
 
 mod blocks;
+mod budget;
 pub mod cache;
 mod compiler;
 mod connections;

@@ -19,6 +19,10 @@ const FEW_GROUPS: usize = 8;
 #[derive(Debug, Default)]
 pub(super) struct Sets {
     rows: HashMap<SetId, Counted<Arc<SetKey>>>,
+    /// The number of elements of each set.
+    counts: HashMap<SetId, usize>,
+    /// Elements that were added to existing sets since [`Sets::forget_added`].
+    added: usize,
     /// The groups of sets: the set, and the position of the group in its key.
     groups: GroupIndex<(SetId, usize)>,
     /// The sets with a name of a port.
@@ -34,12 +38,41 @@ impl Sets {
         self.rows.get(&id).map(|row| &row.value)
     }
 
+    /// The number of elements of a set; 0 for one that is not in use.
+    pub(super) fn count(&self, id: SetId) -> usize {
+        self.counts.get(&id).copied().unwrap_or_default()
+    }
+
+    /// Counts a new element of a set.
+    pub(super) fn count_added(&mut self, id: SetId) {
+        if let Some(count) = self.counts.get_mut(&id) {
+            *count += 1;
+            self.added += 1;
+        }
+    }
+
+    /// Counts an element that is gone.
+    pub(super) fn count_removed(&mut self, id: SetId) {
+        if let Some(count) = self.counts.get_mut(&id) {
+            *count = count.saturating_sub(1);
+        }
+    }
+
+    /// The elements that were added to existing sets.
+    pub(super) fn added(&self) -> usize {
+        self.added
+    }
+
+    pub(super) fn forget_added(&mut self) {
+        self.added = 0;
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = (SetId, &Arc<SetKey>)> {
         self.rows.iter().map(|(id, row)| (*id, &row.value))
     }
 
     /// Adds a user of the set with this key. Returns whether the set is new.
-    pub(super) fn acquire(&mut self, key: Arc<SetKey>) -> (SetId, bool) {
+    pub(super) fn acquire(&mut self, world: &World, key: Arc<SetKey>) -> (SetId, bool) {
         let (number, exists) = find(&self.rows, &*key, |there| &**there);
         let id = SetId::from(number);
         if exists {
@@ -60,6 +93,7 @@ impl Sets {
             }
             SetKey::Blocks(_) | SetKey::PortNumbers(_) => {}
         }
+        self.counts.insert(id, elements(world, &key).len());
         self.rows.insert(id, Counted { value: key, users: 1 });
         (id, true)
     }
@@ -72,6 +106,7 @@ impl Sets {
             return false;
         }
         let Some(row) = self.rows.remove(&id) else { return false };
+        self.counts.remove(&id);
         match &*row.value {
             SetKey::Pods(groups) => {
                 let groups = groups.iter().enumerate();

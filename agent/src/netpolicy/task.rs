@@ -7,8 +7,11 @@
 //! ```
 //!
 //! - An attach is answered when the rules of its pod are in the kernel.
-//! - A change that the kernel refuses leaves the former rules. The task then compares the whole
-//!   table, again and again with growing pauses.
+//! - An attach of a pod that no policy selects does not wait for the kernel.
+//! - If the kernel refuses a part of a policy, this policy fails closed, alone, and the task sends
+//!   the whole table again at once.
+//! - Any other change that the kernel refuses leaves the former rules. The task then compares the
+//!   whole table, again and again with growing pauses.
 //! - After a change by another program the task compares the whole table at once.
 
 use std::collections::{BTreeMap, HashMap};
@@ -46,6 +49,10 @@ const BATCH: usize = 256;
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// The longest pause.
 const LAST_PAUSE: Duration = Duration::from_secs(10);
+/// The time until a policy is tried again that the kernel refused.
+const REFUSED_PAUSE: Duration = Duration::from_secs(60);
+/// Parts of policies that the kernel may refuse one after the other without a pause.
+const REFUSALS: usize = 16;
 /// The longest time from a change of policies until the file for the next run has it. While policies
 /// keep changing, it grows to [`PACE`].
 const POLICY_PACE: Duration = Duration::from_millis(100);
@@ -229,6 +236,8 @@ struct Task {
     fault: Option<String>,
     retry_at: Option<Instant>,
     pause: Duration,
+    /// The time to try refused policies again.
+    retry_refused_at: Option<Instant>,
     /// Links that wait for their rules.
     waiting: BTreeMap<String, Answer<Result<(), PolicyWait>>>,
     log: Option<PolicyLog>,
@@ -268,6 +277,7 @@ impl Task {
             fault: None,
             retry_at: None,
             pause: FIRST_PAUSE,
+            retry_refused_at: None,
             waiting: BTreeMap::new(),
             log: None,
             meanings: BTreeMap::new(),
@@ -296,6 +306,10 @@ impl Task {
                 },
                 Ok(()) = self.touched.changed() => self.in_force = false,
                 () = at(self.retry_at) => self.retry_at = None,
+                () = at(self.retry_refused_at) => {
+                    let exists = self.engine.retry_refused();
+                    self.retry_refused_at = exists.then(|| Instant::now() + REFUSED_PAUSE);
+                }
                 () = at(self.save_at) => {
                     self.save();
                     continue;
@@ -321,6 +335,7 @@ impl Task {
                 let now = self.engine.wanted();
                 std::mem::replace(wanted, now) != now
             });
+            self.answer(false);
             self.settle().await;
             if self.in_force {
                 self.former_holders.add(self.engine.poll_left());
@@ -328,7 +343,7 @@ impl Task {
             if let Some(received) = received {
                 self.metrics.policy_change(received.elapsed());
             }
-            self.answer();
+            self.answer(true);
             self.show();
             if std::mem::take(&mut self.listed) {
                 release_free_memory();
@@ -409,12 +424,14 @@ impl Task {
                 let _ = answer.send(self.reason(&host_ifname));
             }
             Request::View(answer) => {
+                self.engine.compile_pending();
                 let _ = answer.send(self.view());
             }
             Request::Summary(answer) => {
                 let _ = answer.send(self.summary());
             }
             Request::Explain(question, answer) => {
+                self.engine.compile_pending();
                 let _ = answer.send(self.explain(&question));
             }
             Request::Scrape(answer) => {
@@ -423,7 +440,7 @@ impl Task {
                 let found = counters().unwrap_or_default().into_iter();
                 let _ = answer.send(PolicyScrape {
                     summary: self.summary(),
-                    faulty: self.engine.policies().values().filter(|facts| !facts.faults.is_empty()).count(),
+                    faulty: self.engine.faulty(),
                     repairs: self.kernel.status().policies.repairs,
                     counters: found.filter_map(|(id, count)| Some((meanings.remove(&id)?, count))).collect(),
                 });
@@ -446,38 +463,47 @@ impl Task {
                 Err(_) => self.in_force = false,
             }
         }
-        let table = self.engine.table();
-        match self.kernel.set_policies(table).await {
-            Ok(changed) => {
-                if self.fault.take().is_some() {
-                    tracing::info!(changed, "the rules of network policies are in force again");
-                }
-                (self.in_force, self.pause) = (true, FIRST_PAUSE);
-                self.open_log();
-            }
-            Err(error) => {
-                let text = self.explain_refusal(&error);
-                tracing::error!(
-                    error = text,
-                    "the rules of network policies are refused: the former rules stay"
-                );
-                self.fault = Some(text);
-                self.retry_at = Some(Instant::now() + self.pause);
-                self.pause = (self.pause * 2).min(LAST_PAUSE);
+        for refusals in 0.. {
+            let table = self.engine.table();
+            let error = match self.kernel.set_policies(table).await {
+                Ok(changed) => return self.note_in_force(changed),
+                Err(error) => error,
+            };
+            if refusals == REFUSALS || !self.refuse_part(&error) {
+                return self.note_refusal(&error);
             }
         }
     }
 
-    /// The kernel's refusal names a chain; its text gets the policies of the chain.
-    fn explain_refusal(&self, error: &KernelError) -> String {
-        let mut text = error.to_string();
-        for (id, chain) in self.engine.compiler().chains() {
-            if text.contains(&id.to_string()) {
-                text = format!("{text} ({})", super::views::chain_name(&chain.key));
-                break;
-            }
+    fn note_in_force(&mut self, changed: usize) {
+        if self.fault.take().is_some() {
+            tracing::info!(changed, "the rules of network policies are in force again");
         }
-        text
+        (self.in_force, self.pause) = (true, FIRST_PAUSE);
+        self.open_log();
+    }
+
+    fn note_refusal(&mut self, error: &KernelError) {
+        let text = error.to_string();
+        tracing::error!(error = text, "the rules of network policies are refused: the former rules stay");
+        self.fault = Some(text);
+        self.retry_at = Some(Instant::now() + self.pause);
+        self.pause = (self.pause * 2).min(LAST_PAUSE);
+    }
+
+    /// Refuses the policies of the part that the kernel refused. Returns whether there is one, and
+    /// the table changes.
+    fn refuse_part(&mut self, error: &KernelError) -> bool {
+        let KernelError::Policies { text, part: Some(part) } = error else { return false };
+        let Some(policies) = self.engine.refuse_part(*part, text) else { return false };
+        let policies = policies.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        tracing::error!(
+            policies,
+            error = text,
+            "the kernel refuses a network policy: it fails closed, alone"
+        );
+        self.retry_refused_at = Some(Instant::now() + REFUSED_PAUSE);
+        true
     }
 
     fn open_log(&mut self) {
@@ -495,12 +521,15 @@ impl Task {
 
     // ---- answers
 
-    fn answer(&mut self) {
+    /// `is_settled`: the kernel has had the last changes. Before that, only pods without policies are
+    /// answered.
+    fn answer(&mut self, is_settled: bool) {
         for (host_ifname, answer) in std::mem::take(&mut self.waiting) {
             if answer.is_closed() {
                 continue;
             }
-            if !self.in_force || self.engine.waits(&host_ifname).is_some() {
+            let is_in_force = is_settled && self.in_force || self.engine.is_free(&host_ifname);
+            if !is_in_force || self.engine.waits(&host_ifname).is_some() {
                 self.waiting.insert(host_ifname, answer);
                 continue;
             }
@@ -562,6 +591,7 @@ impl Task {
             pods,
             chains,
             sets,
+            failed_closed: self.engine.refused(),
             unenforced: self.engine.unenforced_links(),
             waiting: self.waiting.len(),
             pending: self.engine.label_faults().0,

@@ -27,6 +27,17 @@ pub(super) struct Draft {
     pub(super) origin: Origin,
 }
 
+impl Draft {
+    /// The keys of the rule's sets.
+    pub(super) fn sets(&self) -> impl Iterator<Item = &Arc<SetKey>> {
+        let ports = match &self.ports {
+            PortDraft::Named(set) | PortDraft::Numbered { ports: NumbersDraft::Set(set), .. } => Some(set),
+            PortDraft::Any | PortDraft::Numbered { .. } => None,
+        };
+        self.peers.iter().chain(ports)
+    }
+}
+
 /// A condition on ports with the key of its set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum PortDraft {

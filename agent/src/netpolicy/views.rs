@@ -14,19 +14,7 @@ use super::engine::Engine;
 use super::evaluate::{Decision, Packet};
 use super::input::{Direction, ObjectKey, Tier};
 use super::kernel::PolicyRef;
-use super::rules::{ChainKey, Origin};
-
-/// The policies of a chain in words.
-pub(super) fn chain_name(chain: &ChainKey) -> String {
-    let names: Vec<String> = match chain {
-        ChainKey::Policy { policy, .. } => vec![PolicyRef::Network(policy.clone()).to_string()],
-        ChainKey::Tier { policies, .. } => {
-            policies.iter().map(|name| PolicyRef::Cluster(name.clone()).to_string()).collect()
-        }
-        ChainKey::Entry { .. } => super::kernel::policies_of(chain).iter().map(ToString::to_string).collect(),
-    };
-    names.join(", ")
-}
+use super::rules::Origin;
 
 /// The direction in the form of the views.
 pub fn direction(direction: Direction) -> PolicyDirection {
@@ -59,6 +47,7 @@ pub(super) fn view(
         });
     }
     let mut selected = engine.selected();
+    let mut refusals = engine.refusals();
     let mut policies: Vec<(u8, PolicyView)> = Vec::new();
     for (policy, facts) in engine.policies() {
         let (namespace, name) = match policy {
@@ -80,7 +69,7 @@ pub(super) fn view(
                 priority: facts.tier.map(|(_, priority)| priority),
                 pods: pods.iter().map(ToString::to_string).collect(),
                 rules: rules.remove(policy).unwrap_or_default(),
-                faults: facts.faults.clone(),
+                faults: refusals.remove(policy).into_iter().chain(facts.faults.iter().cloned()).collect(),
             },
         ));
     }

@@ -108,6 +108,11 @@ impl World {
         })
     }
 
+    /// The number of addresses of attached pods.
+    pub(super) fn address_count(&self) -> usize {
+        self.by_address.len()
+    }
+
     pub(super) fn all_pods(&self) -> impl Iterator<Item = &Arc<Pod>> {
         self.pods.iter().flatten()
     }

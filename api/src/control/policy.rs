@@ -33,6 +33,9 @@ pub struct PolicySummary {
     pub chains: usize,
     /// Sets of nftables; each has an IPv4 and an IPv6 part.
     pub sets: usize,
+    /// Policies that the budget or the kernel refuses. They fail closed for their pods.
+    #[serde(default)]
+    pub failed_closed: usize,
     /// Interfaces of pods that a policy selects and that the node cannot enforce (attachment
     /// ipvlan).
     pub unenforced: usize,

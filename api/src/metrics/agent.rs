@@ -176,7 +176,9 @@ catalogue! {
             "interfaces of pods that a policy selects and whose packets do not pass the node's rules (attachment ipvlan)";
         POLICY_WAITING = Gauge, Count, "trunkline_policy_waiting_pods" [], "attachments that wait for their rules";
         POLICY_FAULTY = Gauge, Count, "trunkline_policy_faulty" [],
-            "policies with an entry that matches nothing or denies everything, because this version cannot read it; `trunkline policies` has the fields";
+            "policies with an entry that matches nothing or denies everything, because this version cannot read it, and policies above their budget; `trunkline policies` has the fields";
+        POLICY_FAILED_CLOSED = Gauge, Count, "trunkline_policy_failed_closed" [],
+            "policies above their budget, or refused by the kernel: their pods are isolated, other policies are in force";
         POLICY_REPAIRS = Counter, Count, "trunkline_policy_repairs_total" [],
             "how often another program changed the table of the policies and the agent repaired it; also in `trunkline_kernel_repairs_total`";
         POLICY_DROPPED = Counter, Count, "trunkline_policy_dropped_total" ["policy", "direction"],

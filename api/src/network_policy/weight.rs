@@ -229,7 +229,7 @@ pub const CLUSTER_EFFECT: &str = "split the policy, or use fewer peers and ports
 
 fn fault(excess: Excess, effect: &str) -> PolicyFault {
     let path = vec![PathSegment::Key("spec".to_owned())];
-    PolicyFault { path, message: format!("is over the budget: {excess}: {effect}") }
+    PolicyFault { path, message: format!("over the budget: {excess}: {effect}") }
 }
 
 impl Read<NetworkPolicy> {
@@ -296,10 +296,8 @@ mod tests {
         let read = network(&spec).limit();
         assert_eq!(
             read.fault_texts(),
-            [
-                "spec: is over the budget: 31,206 entries, at most 20,000: split the policy, or use fewer peers \
-              and ports; its pods are isolated, and no rule matches"
-            ]
+            ["spec: over the budget: 31,206 entries, at most 20,000: split the policy, or use fewer peers \
+              and ports; its pods are isolated, and no rule matches"]
         );
         let NetworkPolicy { pod_selector, ingress, egress, .. } = &read.object;
         assert_eq!((pod_selector.match_labels.len(), ingress.len(), egress.len()), (1, 0, 0));
