@@ -50,6 +50,8 @@
 
 mod blocks;
 mod budget;
+#[cfg(test)]
+mod budget_tests;
 pub mod cache;
 mod compiler;
 mod connections;

@@ -133,6 +133,9 @@ pub(super) fn dashboard() -> Dashboard {
                     Panel::new(Stat, "Unenforced interfaces", "short", "attach", &[("sum(trunkline_policy_unenforced_interfaces{instance=~\"$node\"})", "unenforced")],
                         "Interfaces of pods that a policy selects, with attachment ipvlan: they are not protected.")
                         .bad(Bounds::Above(1.0)).alert("TrunklinePolicyUnenforced"),
+                    Panel::new(Stat, "Policies that fail closed", "short", "attach", &[("max(trunkline_policy_failed_closed{instance=~\"$node\"})", "closed")],
+                        "Policies above their budget, or refused by the kernel: their pods are isolated; `trunkline policies` has the reason.")
+                        .bad(Bounds::Above(1.0)).alert("TrunklinePolicyFailedClosed"),
                     Panel::new(Stat, "Faulty policies", "short", "attach", &[("max(trunkline_policy_faulty{instance=~\"$node\"})", "faulty")],
                         "Policies with an entry that this version cannot read; `trunkline policies` has the fields.")
                         .bad(Bounds::Above(1.0)).alert("TrunklinePolicyFaulty"),
