@@ -26,6 +26,9 @@ use super::kernel::{self, CounterKey, PolicyRef};
 use super::keys::{LabelKeys, Labelled};
 use super::pods::{PodTable, PolicyLink, Row, pod_name};
 use super::rules::{Chain, PodChains, RulesChange};
+use super::stored::StoredPolicies;
+
+mod admit;
 
 /// The facts of a policy for views.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,6 +81,7 @@ pub(super) struct Engine {
     /// Whether the runtime, and no API server, has the pods' labels.
     standalone: bool,
     policies: BTreeMap<PolicyRef, PolicyFacts>,
+    stored: StoredPolicies,
     coverage: Coverage,
     /// The keys of the lists that follow, of pods and of Namespaces.
     converted: (Option<u64>, Option<u64>),
@@ -105,6 +109,7 @@ impl Engine {
             cached: false,
             standalone: false,
             policies: BTreeMap::new(),
+            stored: StoredPolicies::default(),
             coverage: Coverage::new(keys),
             converted: (None, None),
             pods: PodTable::new(node),
@@ -248,7 +253,7 @@ impl Engine {
 
     fn handle_network_policies(&mut self, change: Change<ObjectKey, PolicyObject<NetworkPolicy>>) {
         let name = |policy: &NetworkPolicy| PolicyRef::Network(policy.key.clone());
-        match change {
+        match self.admit_network(change) {
             Change::Listed(all) => {
                 let listed = all.iter().map(|object| name(&object.policy)).collect();
                 let gone = self.not_listed(&listed, false);
@@ -269,7 +274,7 @@ impl Engine {
 
     fn handle_cluster_policies(&mut self, change: Change<Arc<str>, PolicyObject<ClusterPolicy>>) {
         let name = |policy: &ClusterPolicy| PolicyRef::Cluster(policy.name.clone());
-        match change {
+        match self.admit_cluster(change) {
             Change::Listed(all) => {
                 let listed = all.iter().map(|object| name(&object.policy)).collect();
                 let gone = self.not_listed(&listed, true);

@@ -16,6 +16,7 @@
 //!   policies that wait for more labels. `connections` ends those of former holders.
 //! - `world` has Namespaces and pods, `sets` and `compiler` the sets and chains that are in use.
 //! - `budget` compares the cost of policies with its bounds.
+//! - `stored` does the same for the policies that the agent stores.
 //! - `rules` has the output: sets, chains, and the chains of each pod.
 //! - `evaluate` evaluates a packet against the output, for explanations.
 //! - `specification` (tests) evaluates a packet against the policies, from the text of the API.
@@ -81,6 +82,7 @@ pub mod rules;
 mod sets;
 #[cfg(test)]
 mod specification;
+mod stored;
 mod task;
 mod translate;
 mod views;
