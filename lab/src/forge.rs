@@ -47,11 +47,22 @@ impl Packet {
     /// A router advertisement in a VXLAN packet (RFC 7348 §5), in an Ethernet frame for this MAC
     /// address.
     pub(crate) fn in_vxlan(&self, vni: u32, mac: [u8; 6], from: IpAddr, to: IpAddr) -> Result<Packet> {
+        self.in_vxlan_to(vni, mac, from, (to, 8_472))
+    }
+
+    /// The same to another port, which a node translates.
+    pub(crate) fn in_vxlan_to(
+        &self,
+        vni: u32,
+        mac: [u8; 6],
+        from: IpAddr,
+        to: (IpAddr, u16),
+    ) -> Result<Packet> {
         let [_, vni @ ..] = vni.to_be_bytes();
         let ether_type: [u8; 2] = if self.to.is_ipv4() { [0x08, 0x00] } else { [0x86, 0xdd] };
         let header = [&[8, 0, 0, 0][..], &vni, &[0]].concat();
         let frame = [&mac[..], &[2, 0, 0, 0, 0, 9], &ether_type, &self.octets].concat();
-        Packet::udp((from, 4_000), (to, 8_472), &[header, frame].concat())
+        Packet::udp((from, 4_000), to, &[header, frame].concat())
     }
 
     /// `checksum`: its offset in the payload.

@@ -41,7 +41,7 @@ pub(super) const TESTS: &[Test] = &[
     },
     Test {
         name: "guard/tunnel",
-        about: "VXLAN packets from a host that is no node, and from a pod, do not come out of the tunnel",
+        about: "VXLAN packets from a host that is no node, and from a pod, do not come out of the tunnel, also if a node translates them",
         run: tunnel,
     },
 ];
@@ -358,20 +358,27 @@ fn tunnel(context: &Context) -> Result<Verdict> {
         let victim = Party::attach(bed, "node1", "overlay", "overlay", None)?;
         let far = Party::attach(bed, "node3", "overlay", "overlay", None)?;
         let pod = Party::attach(bed, "node1", "rack1", "rack1", None)?;
-        let with = tunnelled(bed, &victim, &far, &pod)?;
+        let (sender, second) = (
+            Party::attach(bed, "node1", "sender", "overlay", None)?,
+            Party::attach(bed, "node2", "second", "overlay", None)?,
+        );
+        translate(bed)?;
+        let mut with = tunnelled(bed, &victim, &far, &pod)?;
+        with.extend(translated(bed, &second, &far, &sender)?);
         ensure!(with.is_empty(), "with the guard, forged packets came out of the tunnel: {with:?}");
         let dropped = client::status(bed.node()?)?.guard.dropped;
-        for reason in ["vtep", "vxlan_from_pod"] {
+        for reason in ["vtep", "vxlan_from_pod", "vxlan_forwarded"] {
             ensure!(dropped.get(reason).is_some_and(|packets| *packets > 0), "{reason}: {dropped:?}");
         }
         switch(bed, "hybrid", false)?;
         hybrid::ready(bed)?;
-        let without = tunnelled(bed, &victim, &far, &pod)?;
+        let mut without = tunnelled(bed, &victim, &far, &pod)?;
+        without.extend(translated(bed, &second, &far, &sender)?);
         ensure!(
-            without.len() == 2,
+            without.len() == 5,
             "without the guard, only these packets came out of the tunnel: {without:?}"
         );
-        passed("with the guard neither packet arrives, without it both do")
+        passed("with the guard none of 5 packets arrives, without it all do")
     })
 }
 
@@ -389,20 +396,74 @@ fn tunnelled(bed: &Bed<'_>, victim: &Party, far: &Party, pod: &Party) -> Result<
     ] {
         let socket = listen(&victim.ns, PORT)?;
         inner.in_vxlan(70, mac, from, node)?.send(ns, link)?;
-        // When the node answers a later packet on the same link, it has handled the forged packet.
-        wait_for("an answer of the node", PATIENCE, || {
-            let done = ns.within(|| {
-                let mut ping = crate::shell::cmd("ping", ["-c", "1", "-W", "2", "10.51.0.11"]);
-                Ok(ping.output()?.status.success())
-            })?;
-            Ok(Seen::when(done, || "no answer".to_owned()))
-        })?;
+        handled(ns)?;
         let marker = Packet::udp((far.address(true)?, 5_000), (to, PORT), MARKER)?;
         if received(&socket, || marker.send(&far.ns, "eth0"))? == FORGED {
             arrived.push(who);
         }
     }
     Ok(arrived)
+}
+
+/// An address of node2 that is no address of its VTEP, and a port of node1 that leads to node2.
+const SECOND: &str = "192.0.2.12";
+const NODE_PORT: u16 = 30_053;
+
+/// Adds the second address of node2, and on node1 the rules of kube-proxy for a Service with the
+/// endpoint node2.
+fn translate(bed: &Bed<'_>) -> Result<()> {
+    bed.host("node2")?.sh(&format!("ip addr add {SECOND}/32 dev lo"))?;
+    let node1 = bed.host("node1")?;
+    node1.sh(&format!("ip route add {SECOND}/32 via 10.51.0.12"))?;
+    node1.sh(&format!(
+        "nft 'table ip service {{
+          chain pre {{
+            type nat hook prerouting priority dstnat
+            ip daddr 10.51.0.11 udp dport {NODE_PORT} dnat to 10.51.0.12:8472
+          }}
+          chain post {{
+            type nat hook postrouting priority srcnat
+            ct status dnat masquerade
+          }}
+        }}'"
+    ))?;
+    Ok(())
+}
+
+/// The senders whose packets reach a pod of node2 in the name of node1, which is a VTEP.
+fn translated(bed: &Bed<'_>, victim: &Party, far: &Party, pod: &Party) -> Result<Vec<&'static str>> {
+    let to = victim.address(true)?;
+    let mac = [0x02, 0x12, 10, 51, 0, 12];
+    let inner = Packet::udp(("8.8.8.8".parse()?, 5_000), (to, PORT), FORGED)?;
+    let outside = bed.host("outside")?;
+    let own = pod.address(true)?;
+    let (second, node1): (IpAddr, IpAddr) = (SECOND.parse()?, "10.51.0.11".parse()?);
+    let mut arrived = Vec::new();
+    for (who, ns, link, from, port) in [
+        ("a masqueraded pod", &pod.ns, "eth0", own, (second, 8_472)),
+        ("a pod by a Service", &pod.ns, "eth0", own, (node1, NODE_PORT)),
+        ("a host by a Service", &outside.ns, "eth1", "10.90.0.2".parse()?, (node1, NODE_PORT)),
+    ] {
+        let socket = listen(&victim.ns, PORT)?;
+        inner.in_vxlan_to(70, mac, from, port)?.send(ns, link)?;
+        handled(ns)?;
+        let marker = Packet::udp((far.address(true)?, 5_000), (to, PORT), MARKER)?;
+        if received(&socket, || marker.send(&far.ns, "eth0"))? == FORGED {
+            arrived.push(who);
+        }
+    }
+    Ok(arrived)
+}
+
+/// Waits until node1 answers: then it has handled the earlier packets on the same link.
+fn handled(ns: &Namespace) -> Result<()> {
+    wait_for("an answer of the node", PATIENCE, || {
+        let done = ns.within(|| {
+            let mut ping = crate::shell::cmd("ping", ["-c", "1", "-W", "2", "10.51.0.11"]);
+            Ok(ping.output()?.status.success())
+        })?;
+        Ok(Seen::when(done, || "no answer".to_owned()))
+    })
 }
 
 /// Opens the port. A program that another thread starts holds a copy of a closed socket between
