@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use fastrand::Rng;
 use trunkline_api::resources::LabelSelector;
+use trunkline_api::service::Protocol;
 use trunkline_datapath::plan::policy::{Element, PolicyChange, PolicySetChange, PolicyTable, Verdict};
 
 use super::engine::{Engine, Waits};
 use super::feed::{AddressInput, Holder, PodIdentity, PodInput, PolicyInput, PolicyObject};
 use super::input::{
     Action, Change, ClusterPeer, ClusterPods, ClusterPolicy, ClusterRule, ClusterSubject, Direction,
-    Namespace, NetworkPolicy, NetworkRule, ObjectKey, Pod, Tier,
+    Namespace, NetworkPolicy, NetworkPort, NetworkRule, ObjectKey, Pod, PortSelector, Tier,
 };
 use super::kernel::PolicyRef;
 use super::keys::{LabelKeys, Labelled};
@@ -155,6 +156,44 @@ fn a_pod_waits_for_the_lists_and_for_its_object() {
     let table = engine.table();
     assert_eq!(table.links.keys().collect::<Vec<_>>(), [&7]);
     assert_eq!(table.links[&7].siblings, [7].into());
+}
+
+#[test]
+fn a_pod_without_policies_needs_no_rules() {
+    let mut engine = Engine::new(HERE, None);
+    let other =
+        Pod { key: ObjectKey::new("green", "web"), addresses: vec![IpAddr::from([10, 0, 0, 2])], ..web() };
+    engine.attach(link(&web(), 7));
+    lists(&mut engine, vec![deny_all("red")], vec![web(), other.clone()]);
+    engine.attach(link(&other, 8));
+    // Before the kernel has anything.
+    assert_eq!((engine.is_free("tl7"), engine.is_free("tl8"), engine.is_free("tl9")), (false, true, false));
+    engine.handle_input(PolicyInput::Network(Change::Applied(object(deny_all("green")))));
+    assert!(!engine.is_free("tl8"));
+}
+
+#[test]
+fn policies_above_the_budget_of_a_namespace_are_stubs() {
+    let mut engine = Engine::new(HERE, None);
+    engine.attach(link(&web(), 7));
+    let large = |name: &str| {
+        let port = |port| NetworkPort { protocol: Protocol::Tcp, port: PortSelector::Range(port, port) };
+        let rule = NetworkRule { peers: Vec::new(), ports: (1..15_000).map(port).collect() };
+        NetworkPolicy { key: ObjectKey::new("red", name), ingress: vec![rule], ..deny_all("red") }
+    };
+    lists(&mut engine, vec![large("a"), large("b"), large("c"), deny_all("green")], vec![web()]);
+    let faults = |engine: &Engine| -> Vec<String> {
+        let all = engine.policies().iter().filter(|(_, facts)| !facts.faults.is_empty());
+        all.map(|(policy, facts)| format!("{policy}: {}", facts.faults.join("; "))).collect()
+    };
+    let text = "NetworkPolicy red/c: over the budget of its Namespace, or of all ClusterNetworkPolicies: \
+                45,000 entries, at most 40,000: use fewer policies, peers or ports, and apply this policy again";
+    assert_eq!(faults(&engine), [text]);
+    assert_eq!(engine.faulty(), 1);
+    engine.handle_input(PolicyInput::Network(Change::Deleted(ObjectKey::new("red", "a"))));
+    engine.handle_input(PolicyInput::Network(Change::Applied(object(large("c")))));
+    assert_eq!(faults(&engine), [""; 0]);
+    assert_eq!(engine.table().links.len(), 1);
 }
 
 #[test]
