@@ -95,6 +95,16 @@ impl Coverage {
         }
     }
 
+    /// A policy that is above the budget of stored policies becomes a stub.
+    pub(super) fn stub_pending(&mut self, name: &PolicyRef) {
+        if let Some((policy, _)) = self.pending.get_mut(name) {
+            *policy = match policy {
+                AnyPolicy::Network(policy) => AnyPolicy::Network(policy.stub()),
+                AnyPolicy::Cluster(policy) => AnyPolicy::Cluster(policy.stub()),
+            };
+        }
+    }
+
     /// A policy is gone.
     pub(super) fn withdraw(&mut self, name: &PolicyRef) {
         let Some(keys) = &self.keys else { return };

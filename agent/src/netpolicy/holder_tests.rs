@@ -294,6 +294,7 @@ impl Model {
     fn compare(&mut self, seed: u64, engine: &mut Engine) -> u64 {
         self.relist(engine);
         self.cluster.pods = self.pods();
+        engine.compile_pending();
         let rules = engine.compiler().rules();
         let pods: BTreeMap<IpAddr, &Pod> = self
             .cluster

@@ -85,6 +85,7 @@ impl Engine {
     /// Replaces policies of the compiler by their stubs.
     fn stub_stored(&mut self, surplus: BTreeMap<PolicyRef, Surplus>) {
         for (policy, reason) in surplus {
+            self.coverage.stub_pending(&policy);
             match &policy {
                 PolicyRef::Network(key) => {
                     let there = self.compiler.network_policies().find(|there| there.key == *key);
