@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::Signal;
+use serde_json::json;
 use trunkline_api::control::{PoliciesView, PolicyState};
 
 use super::audit::{self, Audited};
@@ -18,12 +19,13 @@ use crate::client;
 use crate::cni;
 use crate::demo::ms;
 use crate::host::Host;
+use crate::kube::agents;
 use crate::shell::{Seen, cmd, run as run_command, wait_for};
 use crate::tests::passed;
 
 pub(super) const TEST: Test = Test {
     name: "policies/faults",
-    about: "removed rules are restored and counted; the API server stops and the agent dies: the rules hold; \
+    about: "other programs cannot change the protected rules; without protection, removed rules are restored and counted; the API server stops and the agent dies: the rules hold; \
             an unreadable rule is named, and all others are in force; only a user of the Namespace object sets audit mode",
     run,
 };
@@ -95,8 +97,11 @@ fn run(context: &Context) -> Result<Verdict> {
         };
         let audit = audit::test(world, &audited).context("audit mode")?;
 
+        let protected = protection(world, &far, &closed).context("the protected table")?;
+        protect(world, false)?;
         let restored = changes(world, &far, &closed)?;
         equal(&cells).context("after the changes by another program")?;
+        protect(world, true)?;
 
         let without = outage(world, &cells, &far)?;
 
@@ -122,7 +127,7 @@ fn run(context: &Context) -> Result<Verdict> {
             "the fault is not named: {view:?}"
         );
         ensure!(metric(node, "trunkline_policy_faulty")? == 1, "the metric");
-        passed(format!("{audit}; {restored}; {without}; named: {faults}"))
+        passed(format!("{audit}; {protected}; {restored}; {without}; named: {faults}"))
     })
 }
 
@@ -155,6 +160,47 @@ fn rules() -> Vec<String> {
     let mut objects: Vec<String> = body.split("\n\n").map(|object| object.trim().to_owned()).collect();
     objects.sort_unstable();
     objects
+}
+
+/// Sets `networkPolicies.protectTable` of node1 and restarts its agent.
+fn protect(world: &World<'_>, protects: bool) -> Result<()> {
+    let node = world.bed.node()?;
+    let field = json!({ "protectTable": protects });
+    agents::configure(world.bed.fabric, "node1", [("networkPolicies".to_owned(), field)])?;
+    client::end_agent(node, Signal::TERM)?;
+    client::start_agent(node)?;
+    in_force(world)
+}
+
+fn in_force(world: &World<'_>) -> Result<()> {
+    wait_for("the rules to be in force", SOON, || {
+        let policies = client::status(world.bed.node()?)?.policies;
+        let is_in_force = policies.as_ref().is_some_and(|it| it.state == PolicyState::InForce);
+        Ok(Seen::when(is_in_force, || format!("{policies:?}")))
+    })
+}
+
+/// No change by another program has an effect, if the kernel can protect the table.
+fn protection(world: &World<'_>, far: &Running, closed: &Running) -> Result<String> {
+    let node = world.bed.node()?;
+    let before = node.within(|| Ok(rules()))?;
+    if !before.iter().any(|object| object.starts_with("flags")) {
+        return Ok("this kernel cannot protect the table".to_owned());
+    }
+    let tap = Tap::open(&closed.sandbox.ns)?;
+    let _sender = Sender::start(&far.sandbox.ns, FAR, &closed.addresses)?;
+    let repairs = metric(node, "trunkline_policy_repairs_total")?;
+    for change in CHANGES {
+        // A flush skips the table, and the kernel refuses the other changes.
+        node.within(|| Ok(cmd("nft", change.split(' ')).output()?))?;
+        let now = node.within(|| Ok(rules()))?;
+        ensure!(now == before, "after {change:?} the rules are {now:?} instead of {before:?}");
+    }
+    let passed = tap.arrivals().len();
+    ensure!(passed == 0, "{passed} datagrams passed");
+    let now = metric(node, "trunkline_policy_repairs_total")?;
+    ensure!(now == repairs, "{now} repairs of an unchanged table");
+    Ok(format!("{} changes of a protected table had no effect", CHANGES.len()))
 }
 
 /// Each change by another program is reverted and counted. Returns the times.
@@ -238,11 +284,7 @@ fn outage(world: &mut World<'_>, cells: &[Cell], far: &Running) -> Result<String
         equal(&denied(addresses)).context("the new pod without the API server")?;
     }
     world.cluster.start_api()?;
-    wait_for("the rules to be in force", SOON, || {
-        let policies = client::status(node)?.policies;
-        let is_in_force = policies.as_ref().is_some_and(|it| it.state == PolicyState::InForce);
-        Ok(Seen::when(is_in_force, || format!("{policies:?}")))
-    })?;
+    in_force(world)?;
     let late = world.start(late)?;
     equal(&denied(&late.addresses)).context("the new pod")?;
     equal(cells).context("with the API server again")?;
