@@ -57,6 +57,8 @@ mod bench;
 #[cfg(feature = "suite")]
 mod browser;
 #[cfg(feature = "suite")]
+mod cgroup;
+#[cfg(feature = "suite")]
 mod cluster;
 #[cfg(feature = "suite")]
 mod crds;

@@ -11,7 +11,8 @@ use crate::packages;
 use crate::progress::say;
 
 /// Tests with [`Context::rounds`] or another use of [`Context::long`].
-const LONG: [&str; 5] = ["check/fuzz", "e2e/smoke", "kube/leader-kill", "kube/outage", "policies/order"];
+const LONG: [&str; 6] =
+    ["check/fuzz", "e2e/smoke", "kube/leader-kill", "kube/outage", "policies/limits", "policies/order"];
 
 /// The end of a soak in which no test fails.
 #[derive(Clone, Copy)]

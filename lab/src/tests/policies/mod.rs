@@ -9,12 +9,14 @@
 //! order    packets during starts of pods, deaths of the agent and edits of policies
 //! audit    who may set the audit mode, and its effect
 //! faults   rules that vanish, an absent API server, policies that this version cannot read
+//! limits   one tenant writes beyond every bound; the other tenant's pods start and connect
 //! standalone  policies in a folder of manifests, without an API server
 //! ```
 
 mod audit;
 mod faults;
 mod kube;
+mod limits;
 mod order;
 mod standalone;
 mod table;
@@ -24,4 +26,4 @@ mod world;
 
 use super::{Context, Test, Verdict};
 
-pub(super) const TESTS: &[Test] = &[kube::TEST, order::TEST, faults::TEST, standalone::TEST];
+pub(super) const TESTS: &[Test] = &[kube::TEST, order::TEST, faults::TEST, limits::TEST, standalone::TEST];

@@ -84,7 +84,7 @@ pub(super) struct Running {
 pub(super) struct World<'a> {
     pub cluster: &'a mut Cluster,
     pub bed: &'a Bed<'a>,
-    _controller: Replicas,
+    pub controller: Replicas,
     _doorways: Vec<Doorway>,
 }
 
@@ -122,7 +122,7 @@ pub(super) fn run(
             for node in NODES {
                 client::wait_established(bed.host(node)?, PATIENCE)?;
             }
-            test(&mut World { cluster, bed, _controller: controller, _doorways: doorways })
+            test(&mut World { cluster, bed, controller, _doorways: doorways })
         })
     })
 }
