@@ -16,7 +16,7 @@ use trunkline_api::resources::LabelSelector;
 
 use super::labels::Labels;
 
-/// The most octets of kept labels of one object, with [`LABEL_COST`] for each label. The labels of an
+/// The most octets of kept labels of one object, with `LABEL_COST` for each label. The labels of an
 /// object with more are not known.
 pub const MOST_OF_OBJECT: usize = 8 << 10;
 /// The most octets of kept labels of all pods of a Namespace, in the same unit.

@@ -9,7 +9,7 @@
 //! every pod of the cluster. A page becomes compact rows before the next page is requested.
 //!
 //! **Rows keep the labels that policies name** ([`crate::netpolicy::keys`]). A policy with a new key makes
-//! [`relist`] list the pods with this key, and the watch of Namespaces start again. Both happen at once
+//! `relist` list the pods with this key, and the watch of Namespaces start again. Both happen at once
 //! for the first such policy, and rarely while more of them follow.
 //!
 //! **The address of a pod is that of its IPInstance**, which the controller writes. A kubelet writes

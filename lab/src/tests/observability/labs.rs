@@ -46,6 +46,8 @@ const FAMILIES: &[(&str, Lab)] = &[
     ("trunkline_kernel_", Lab::TwoRacks),
     ("trunkline_manifests_", Lab::TwoRacks),
     ("trunkline_network_", Lab::TwoRacks),
+    // No panel and no alert uses this metric.
+    ("trunkline_node_", Lab::TwoRacks),
     // No panel and no alert uses these metrics. `observability/otlp` uses them.
     ("trunkline_otlp_", Lab::TwoRacks),
     ("trunkline_polic", Lab::Cluster),
