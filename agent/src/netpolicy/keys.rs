@@ -1,5 +1,5 @@
 //! The keys of labels that policies name. Rows of pods and Namespaces keep the labels with these keys
-//! only: whoever writes labels cannot fill the memory of a node.
+//! only: users who write labels cannot fill the memory of a node.
 //!
 //! The policy task registers the keys of its policies, and the watches read them when they convert an
 //! object. Each key has the number of its registration. A row that was converted at registration N

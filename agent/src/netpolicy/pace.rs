@@ -1,4 +1,4 @@
-//! The pace of work that others can request: whoever writes policies must not keep all nodes busy.
+//! The pace of work that others can request: users who write policies must not keep all nodes busy.
 
 use std::time::Duration;
 

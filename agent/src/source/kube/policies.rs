@@ -428,7 +428,7 @@ mod tests {
         task.await.unwrap();
     }
 
-    /// An API server with a pod, of which the label `role` is sent to who asks for pods with it.
+    /// An API server with a pod, whose label `role` is in the answer to a list of pods with this label.
     fn with_a_pod() -> Connection {
         let service = service_fn(|request: Request<Body>| async move {
             let query = request.uri().query().unwrap_or_default().to_owned();
