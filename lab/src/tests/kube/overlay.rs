@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use kube::Api;
 use kube::api::{Patch, PatchParams};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use trunkline_api::kube::NodeInfoObject;
 
@@ -166,8 +167,29 @@ fn claims(cluster: &Cluster, fabric: &Fabric) -> Result<()> {
     fabric.host("node3")?.sh(&format!("{link}; ip addr add {extra}/32 dev $dev"))?;
     let annotation = format!("networking.alibaba.com/extra-local-ips={extra}");
     cluster.kubectl(["annotate", "node", "node3", &annotation])?;
+    // No node of another rack trusts the Node's annotation alone.
+    let node1 = fabric.host("node1")?;
+    wait_for("node1 to ignore the listed address", PATIENCE, || {
+        let claims = client::status(node1)?.ignored_claims;
+        let is_ignored =
+            claims.faults.iter().any(|fault| fault.contains(&format!("localIPs: {extra} is in no")));
+        Ok(Seen::when(is_ignored, || format!("{claims:?}")))
+    })?;
+    let table = node1.sh("ip route show table 40001")?;
+    ensure!(!table.contains(extra), "node1 sends to {extra} by a tunnel: {table}");
+    // The prefixes of all nodes are in the agent's configuration.
+    let file = "/etc/trunkline/agent.yaml";
+    let mut config: Value = serde_json::from_str(&node1.sh(&format!("cat {file}"))?)?;
+    config["nodeAddressCIDRs"] =
+        json!(["10.51.0.0/24", "10.52.0.0/24", "fd00:51::/64", "fd00:52::/64", format!("{extra}/32")]);
+    node1.sh(&format!("echo '{config}' >{file}"))?;
+    client::end_agent(node1, Signal::TERM)?;
+    client::start_agent(node1)?;
     wait_for("node1 to send to the listed address by a tunnel", PATIENCE, || {
-        let table = fabric.host("node1")?.sh("ip route show table 40001")?;
+        let table = node1.sh("ip route show table 40001")?;
         Ok(Seen::when(table.contains(extra), || table))
-    })
+    })?;
+    let claims = client::status(node1)?.ignored_claims;
+    ensure!(claims.addresses == 0, "with the prefixes of all nodes: {claims:?}");
+    Ok(())
 }
