@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Each base chain first accepts packets of established connections, and packets related to them
-//! ([`base`]). So a connection that a policy allowed continues after the policy changed.
+//! (`policy/base.rs`). So a connection that a policy allowed continues after the policy changed.
 //!
 //! - Sets are `s…4` and `s…6`, those of port numbers `s…p`, chains `c…`, counters `p…`, each with
 //!   the number of the plan.
@@ -17,7 +17,7 @@
 //!   and a packet meets only old or only new rules. It reads elements of maps later. So the element
 //!   of a link never changes while the link has policies.
 //!
-//! The table belongs to the agent's socket, if the kernel can protect it ([`protection`]).
+//! The table belongs to the agent's socket, if the kernel can protect it (`policy/protection.rs`).
 //!
 //! Every change is one transaction over netlink, and earlier ones that create large sets. If the
 //! kernel refuses it, the old rules stay.
