@@ -1,11 +1,12 @@
 //! Network policies in the lab of [`super::cluster`]: a list of pods that the agent may not read, a
 //! table that the kernel does not let the agent change, an entry that cannot be read, packets that a
-//! policy drops, and packets that it audits.
+//! policy drops, packets that it audits, and a policy above its bound.
 
 use std::io::Write as _;
 use std::process::{Child, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
 use trunkline_api::names::{POLICY_MODE_AUDIT, annotation};
 
 use super::cluster::{NAMESPACE, NODE, PATIENCE, plan, remove_right, replace};
@@ -40,6 +41,9 @@ metadata: { name: idle, namespace: shop }
 spec: { podSelector: { matchLabels: { app: none } }, policyTypes: [Ingress] }
 ";
 
+/// More than the bound of a policy in docs/limits.md.
+const RULES: usize = 4_100;
+
 pub(super) struct PolicySteps<'a> {
     pub(super) cluster: &'a Cluster,
     pub(super) bed: &'a Bed<'a>,
@@ -66,7 +70,24 @@ impl PolicySteps<'_> {
         let mode = format!("{}-", annotation::POLICY_MODE);
         self.cluster.kubectl(["annotate", "namespace", NAMESPACE, &mode])?;
         self.cluster.kubectl(["delete", "networkpolicy", "closed", "-n", NAMESPACE])?;
-        self.prometheus.wait_cleared("TrunklinePolicyFaulty")
+        self.prometheus.wait_cleared("TrunklinePolicyFaulty")?;
+        self.large()
+    }
+
+    /// A policy with more rules than a node accepts fails closed.
+    fn large(&self) -> Result<()> {
+        let rules: Vec<Value> = (1..=RULES)
+            .map(|port| json!({ "ports": [{ "port": port }], "from": [{ "podSelector": {} }] }))
+            .collect();
+        let policy = json!({
+            "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+            "metadata": { "name": "large", "namespace": NAMESPACE },
+            "spec": { "podSelector": {}, "policyTypes": ["Ingress"], "ingress": rules },
+        });
+        self.cluster.apply(&policy.to_string())?;
+        self.prometheus.wait_firing("TrunklinePolicyFailedClosed", NODE)?;
+        self.cluster.kubectl(["delete", "networkpolicy", "large", "-n", NAMESPACE])?;
+        self.prometheus.wait_cleared("TrunklinePolicyFailedClosed")
     }
 
     /// The first policy starts the watch of pods, which the API server refuses. A new pod waits for its
