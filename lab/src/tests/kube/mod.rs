@@ -31,7 +31,7 @@ mod twice;
 mod two_racks;
 mod unsupported;
 mod vm_migration;
-mod vms;
+pub(super) mod vms;
 pub(super) mod walk;
 pub(super) mod webhook;
 

@@ -32,7 +32,7 @@ pub(super) const KINDS: [&str; 3] =
     ["virtualmachines", "virtualmachineinstances", "virtualmachineinstancemigrations"];
 
 /// The kinds of KubeVirt, without their schemas.
-pub(super) const CRDS: &str = "
+pub(crate) const CRDS: &str = "
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: { name: virtualmachines.kubevirt.io }

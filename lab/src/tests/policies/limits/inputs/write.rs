@@ -1,0 +1,211 @@
+//! Objects of the tenant in the API server, and their end.
+
+use anyhow::Result;
+use kube::Api;
+use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::core::GroupVersionKind;
+use serde_json::{Map, Value, json};
+
+use super::super::super::world::World;
+use super::super::TENANT;
+use crate::kube::multus;
+use crate::tests::kube::vms;
+
+/// The largest object that the API server stores, without its other fields.
+pub(super) const LARGEST: usize = 1_200_000;
+/// What one input writes at most: a hundred times the bound of a large input would fill etcd.
+const MOST_OCTETS: usize = 48_000_000;
+/// Further Namespaces of tenants, which the test creates.
+pub(in super::super) const NAMESPACES: usize = 10;
+
+/// The kinds of other programs, as manifests.
+pub(in super::super) const CRDS: [&str; 2] = [multus::CRD, vms::CRDS];
+
+/// A kind that tenants write: group, version, kind, plural.
+type Kind = (&'static str, &'static str, &'static str, &'static str);
+
+pub(super) const POD: Kind = ("", "v1", "Pod", "pods");
+pub(super) const SERVICE: Kind = ("", "v1", "Service", "services");
+pub(super) const SLICE: Kind = ("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices");
+pub(super) const POLICY: Kind = ("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies");
+pub(super) const DEFINITION: Kind =
+    ("k8s.cni.cncf.io", "v1", "NetworkAttachmentDefinition", "network-attachment-definitions");
+pub(super) const VM: Kind = ("kubevirt.io", "v1", "VirtualMachine", "virtualmachines");
+pub(super) const VMI: Kind = ("kubevirt.io", "v1", "VirtualMachineInstance", "virtualmachineinstances");
+pub(super) const MIGRATION: Kind =
+    ("kubevirt.io", "v1", "VirtualMachineInstanceMigration", "virtualmachineinstancemigrations");
+pub(super) const NODE: Kind = ("", "v1", "Node", "nodes");
+
+/// The kinds of the tenant's objects. A pod goes before its owner.
+const KINDS: [Kind; 8] = [POD, SERVICE, SLICE, POLICY, DEFINITION, MIGRATION, VMI, VM];
+
+/// The name of the Node that an input writes.
+pub(super) const WRITTEN_NODE: &str = "written";
+
+fn resource((group, version, kind, plural): Kind) -> ApiResource {
+    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
+}
+
+fn api(world: &World<'_>, kind: Kind, namespace: &str) -> Api<DynamicObject> {
+    Api::namespaced_with(world.cluster.client(), namespace, &resource(kind))
+}
+
+/// One of the further Namespaces.
+pub(in super::super) fn namespace(number: usize) -> String {
+    format!("{TENANT}{}", number % NAMESPACES)
+}
+
+/// Multiples of a number of objects with this size, as far as etcd has room.
+pub(super) fn number(wanted: usize, octets: usize) -> usize {
+    wanted.min(MOST_OCTETS / octets.max(1)).max(1)
+}
+
+/// An object: `rest` has the fields beside those of its kind and its name.
+fn object(kind: Kind, name: &str, mut rest: Value) -> Result<DynamicObject> {
+    let (group, version, of, _) = kind;
+    let api_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
+    rest["apiVersion"] = json!(api_version);
+    // Indexing adds `metadata` if it is absent.
+    rest["kind"] = json!(of);
+    rest["metadata"]["name"] = json!(name);
+    Ok(serde_json::from_value(rest)?)
+}
+
+/// Creates an object of the tenant, and returns its UID. A refusal by the API server is a bound that
+/// holds.
+pub(super) fn create(world: &World<'_>, kind: Kind, name: &str, rest: Value) -> Result<Option<String>> {
+    create_in(world, TENANT, kind, name, rest)
+}
+
+pub(super) fn create_in(
+    world: &World<'_>,
+    namespace: &str,
+    kind: Kind,
+    name: &str,
+    rest: Value,
+) -> Result<Option<String>> {
+    let object = object(kind, name, rest)?;
+    match world.cluster.wait(api(world, kind, namespace).create(&PostParams::default(), &object)) {
+        Ok(created) => Ok(created.metadata.uid),
+        Err(kube::Error::Api(_)) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Creates the Node that no machine has.
+pub(super) fn create_node(world: &World<'_>, rest: Value) -> Result<()> {
+    let nodes: Api<DynamicObject> = Api::all_with(world.cluster.client(), &resource(NODE));
+    let object = object(NODE, WRITTEN_NODE, rest)?;
+    match world.cluster.wait(nodes.create(&PostParams::default(), &object)) {
+        Ok(_) | Err(kube::Error::Api(_)) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A merge patch of an object's status.
+pub(super) fn status(world: &World<'_>, kind: Kind, name: &str, status: &Value) -> Result<()> {
+    let patch = Patch::Merge(json!({ "status": status }));
+    match world.cluster.wait(api(world, kind, TENANT).patch_status(name, &PatchParams::default(), &patch)) {
+        Ok(_) | Err(kube::Error::Api(_)) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A pod of node3 that its kubelet does not start.
+pub(super) fn pod(
+    world: &World<'_>,
+    name: &str,
+    metadata: Value,
+    containers: Value,
+) -> Result<Option<String>> {
+    create(
+        world,
+        POD,
+        name,
+        json!({ "metadata": metadata, "spec": { "nodeName": "node3", "containers": containers } }),
+    )
+}
+
+/// Pods of node3 with this metadata.
+pub(super) fn pods(world: &World<'_>, number: usize, metadata: &Value) -> Result<()> {
+    (0..number).try_for_each(|n| pod(world, &format!("written{n}"), metadata.clone(), container()).map(drop))
+}
+
+pub(super) fn container() -> Value {
+    json!([{ "name": "main", "image": "pretended" }])
+}
+
+/// Labels with names of their own, without values.
+pub(super) fn labels(number: usize) -> Map<String, Value> {
+    (0..number).map(|n| (format!("{n:x}.label"), json!(""))).collect()
+}
+
+/// Labels of this many octets.
+pub(super) fn labels_of(octets: usize) -> Value {
+    // 50 octets of a key and 50 of a value.
+    let octets = octets.min(LARGEST);
+    let pair = |n: usize| (format!("{n:0>50}"), json!(format!("{n:x>50}")));
+    Value::Object((0..octets.div_ceil(100)).map(pair).collect())
+}
+
+/// Sets annotations or labels of the tenant's Namespace.
+pub(super) fn mark_namespace(world: &World<'_>, metadata: &Value) -> Result<()> {
+    patch_namespace(world, &json!({ "metadata": metadata }))
+}
+
+fn patch_namespace(world: &World<'_>, patch: &Value) -> Result<()> {
+    let namespaces: Api<k8s_openapi::api::core::v1::Namespace> = Api::all(world.cluster.client());
+    match world.cluster.wait(namespaces.patch(TENANT, &PatchParams::default(), &Patch::Merge(patch))) {
+        Ok(_) | Err(kube::Error::Api(_)) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Deletes everything that an input wrote. The tenants' attached pods stay.
+pub(in super::super) fn clear(world: &World<'_>) -> Result<()> {
+    let of_all = std::iter::once(TENANT.to_owned()).chain((0..NAMESPACES).map(namespace));
+    for namespace in of_all {
+        for kind in KINDS {
+            delete_all(world, kind, &namespace)?;
+        }
+    }
+    let nodes: Api<DynamicObject> = Api::all_with(world.cluster.client(), &resource(NODE));
+    match world.cluster.wait(nodes.delete(WRITTEN_NODE, &DeleteParams::default())) {
+        Ok(_) => {}
+        Err(kube::Error::Api(status)) if status.code == 404 => {}
+        Err(error) => return Err(error.into()),
+    }
+    let namespaces: Api<k8s_openapi::api::core::v1::Namespace> = Api::all(world.cluster.client());
+    let written = world.cluster.wait(namespaces.get_metadata(TENANT))?.metadata;
+    let none = |keys: Vec<&String>| -> Value {
+        Value::Object(keys.into_iter().map(|key| (key.clone(), Value::Null)).collect())
+    };
+    let annotations = none(written.annotations.iter().flatten().map(|(key, _)| key).collect());
+    let kept = ["team", "kubernetes.io/metadata.name"];
+    let further =
+        written.labels.iter().flatten().map(|(key, _)| key).filter(|key| !kept.contains(&key.as_str()));
+    let labels = none(further.collect());
+    patch_namespace(world, &json!({ "metadata": { "annotations": annotations, "labels": labels } }))
+}
+
+/// Names of attached pods begin so.
+pub(in super::super) const ATTACHED: &str = "evil";
+
+fn delete_all(world: &World<'_>, kind: Kind, namespace: &str) -> Result<()> {
+    let objects = api(world, kind, namespace);
+    let at_once = DeleteParams::default().grace_period(0);
+    world.cluster.wait(async {
+        if kind != POD {
+            objects.delete_collection(&at_once, &ListParams::default()).await?;
+            return Ok::<_, kube::Error>(());
+        }
+        for pod in objects.list_metadata(&ListParams::default()).await?.items {
+            let name = pod.metadata.name.unwrap_or_default();
+            if !name.starts_with(ATTACHED) {
+                objects.delete(&name, &at_once).await?;
+            }
+        }
+        Ok(())
+    })?;
+    Ok(())
+}
