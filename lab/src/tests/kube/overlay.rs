@@ -167,17 +167,19 @@ fn claims(cluster: &Cluster, fabric: &Fabric) -> Result<()> {
     fabric.host("node3")?.sh(&format!("{link}; ip addr add {extra}/32 dev $dev"))?;
     let annotation = format!("networking.alibaba.com/extra-local-ips={extra}");
     cluster.kubectl(["annotate", "node", "node3", &annotation])?;
-    // No node of another rack trusts the Node's annotation alone.
+    // Another node trusts no annotation of a Node beyond the prefixes of its own configuration.
     let node1 = fabric.host("node1")?;
     wait_for("node1 to ignore the listed address", PATIENCE, || {
         let claims = client::status(node1)?.ignored_claims;
-        let is_ignored =
-            claims.faults.iter().any(|fault| fault.contains(&format!("localIPs: {extra} is in no")));
+        let is_ignored = claims
+            .faults
+            .iter()
+            .any(|fault| fault.contains(&format!("localIPs: {extra} is outside of nodeAddressCIDRs")));
         Ok(Seen::when(is_ignored, || format!("{claims:?}")))
     })?;
     let table = node1.sh("ip route show table 40001")?;
     ensure!(!table.contains(extra), "node1 sends to {extra} by a tunnel: {table}");
-    // The prefixes of all nodes are in the agent's configuration.
+    // The administrator adds the prefix.
     let file = "/etc/trunkline/agent.yaml";
     let mut config: Value = serde_json::from_str(&node1.sh(&format!("cat {file}"))?)?;
     config["nodeAddressCIDRs"] =
