@@ -19,6 +19,7 @@
 
 mod about;
 mod anycast;
+mod claims;
 mod cni;
 mod files;
 mod firewall;
@@ -128,6 +129,7 @@ impl HostArgs {
                 findings.extend(probes::check(&agent.status));
                 findings.extend(anycast::check(&agent.status));
                 findings.extend(settings::check(&agent.status));
+                findings.extend(claims::check(&agent.status));
                 Some(agent)
             }
             Err(error) => {
