@@ -151,7 +151,9 @@ fn attack(
     cells: &[Cell],
     figures: &mut Figures,
 ) -> Result<()> {
+    let began = Instant::now();
     (input.write)(world, scale)?;
+    let wrote = began.elapsed();
     let mut longest = Duration::ZERO;
     for (number, node) in ["node1", "node2"].into_iter().enumerate() {
         let name = format!("late{number}");
@@ -170,9 +172,11 @@ fn attack(
     programs.unharmed(world)?;
     let (agent, controller) = programs.growth()?;
     say(&format!(
-        "  {}, {scale} times: ADDs of {:.0} ms at most, an agent {agent:+.1} MB, the controller {controller:+.1} MB",
+        "  {}, {scale} times: written in {:.1} s, ADDs of {:.0} ms at most, in force after {:.1} s, an agent {agent:+.1} MB, the controller {controller:+.1} MB",
         input.row,
-        ms(longest)
+        wrote.as_secs_f64(),
+        ms(longest),
+        began.elapsed().as_secs_f64(),
     ));
     figures.longest = figures.longest.max(longest);
     figures.agent_mb = figures.agent_mb.max(agent);

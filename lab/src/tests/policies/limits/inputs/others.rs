@@ -7,8 +7,8 @@ use trunkline_api::names::{LOAD_BALANCER_CLASS, REMOTE_ENDPOINTS_MANAGER, annota
 
 use super::super::super::world::World;
 use super::write::{
-    DEFINITION, LARGEST, MIGRATION, POLICY, SERVICE, SLICE, VM, VMI, create, create_node, labels_of, number,
-    pods, status,
+    DEFINITION, LARGEST, MIGRATION, POLICY, SERVICE, SLICE, VM, VMI, create_many, create_node, labels_of,
+    number, pods, status,
 };
 use super::{Input, input};
 
@@ -42,8 +42,7 @@ pub(super) const INPUTS: &[Input] = &[
         // The API server accepts no other fault than a policy above its bound.
         let ports: Vec<Value> = (0..30_000).map(|n| json!({ "port": n + 1 })).collect();
         let spec = json!({ "podSelector": {}, "ingress": [{ "ports": ports }] });
-        (0..number(scale, LARGEST))
-            .try_for_each(|n| create(world, POLICY, &format!("{n:x>253}"), json!({ "spec": spec })).map(drop))
+        create_many(world, POLICY, number(scale, LARGEST), json!({ "spec": spec }))
     }),
     input("a NetworkAttachmentDefinition", |world, scale| {
         let subnets: Vec<String> = (0..(16 * scale).min(1_000)).map(|n| format!("subnet{n}")).collect();
@@ -51,33 +50,25 @@ pub(super) const INPUTS: &[Input] = &[
             "cniVersion": "1.0.0", "name": "written", "type": "trunkline-cni",
             "network": "x".repeat(kept::MAX_NAME * scale), "subnet": subnets.join(","),
         });
-        for n in 0..OBJECTS * scale.min(20) {
-            let spec = json!({ "spec": { "config": config.to_string() } });
-            create(world, DEFINITION, &format!("written{n}"), spec)?;
-        }
-        pods(world, OBJECTS, &json!({ "annotations": { annotation::MULTUS_NETWORKS: "written0" } }))
+        let spec = json!({ "spec": { "config": config.to_string() } });
+        create_many(world, DEFINITION, OBJECTS * scale.min(20), spec)?;
+        pods(world, OBJECTS, json!({ "annotations": { annotation::MULTUS_NETWORKS: "written0" } }))
     }),
     input("a VirtualMachine", |world, scale| {
-        (0..number(OBJECTS * scale, 100_000))
-            .try_for_each(|n| create(world, VM, &format!("written{n}"), machine(scale)).map(drop))
+        create_many(world, VM, number(OBJECTS * scale, 100_000), machine(scale))
     }),
     input("a VirtualMachineInstance", |world, scale| {
-        (0..number(OBJECTS * scale, 100_000)).try_for_each(|n| {
-            let name = format!("written{n}");
-            create(world, VMI, &name, machine(scale))?;
-            let state = json!({
-                "nodeName": "x".repeat(kept::MAX_NAME * scale),
-                "migrationState": { "targetPod": "x".repeat(kept::MAX_NAME * scale) },
-            });
-            status(world, VMI, &name, &state)
-        })
+        create_many(world, VMI, number(OBJECTS * scale, 100_000), machine(scale))?;
+        let state = json!({
+            "nodeName": "x".repeat(kept::MAX_NAME * scale),
+            "migrationState": { "targetPod": "x".repeat(kept::MAX_NAME * scale) },
+        });
+        status(world, VMI, "written0", &state)
     }),
     input("a VirtualMachineInstanceMigration", |world, scale| {
-        (0..number(OBJECTS * scale, 100_000)).try_for_each(|n| {
-            let mut migration = machine(scale);
-            migration["spec"]["vmiName"] = json!("x".repeat(kept::MAX_NAME * scale));
-            create(world, MIGRATION, &format!("written{n}"), migration).map(drop)
-        })
+        let mut migration = machine(scale);
+        migration["spec"]["vmiName"] = json!("x".repeat(kept::MAX_NAME * scale));
+        create_many(world, MIGRATION, number(OBJECTS * scale, 100_000), migration)
     }),
     input("labels of a Node", |world, scale| {
         create_node(world, json!({ "metadata": { "labels": labels_of(kept::MAX_LABELS * scale) } }))
@@ -91,10 +82,7 @@ fn services(world: &World<'_>, metadata: &Value, ports: usize) -> Result<()> {
         "type": "LoadBalancer", "loadBalancerClass": LOAD_BALANCER_CLASS,
         "allocateLoadBalancerNodePorts": false, "ports": ports,
     });
-    (0..OBJECTS).try_for_each(|n| {
-        create(world, SERVICE, &format!("written{n}"), json!({ "metadata": metadata, "spec": spec }))
-            .map(drop)
-    })
+    create_many(world, SERVICE, OBJECTS, json!({ "metadata": metadata, "spec": spec }))
 }
 
 /// EndpointSlices with the most endpoints that the API server stores.
@@ -102,13 +90,11 @@ fn slices(world: &World<'_>, scale: usize, labels: &Value) -> Result<()> {
     let endpoint = |n: usize| json!({ "addresses": [format!("20.0.{}.{}", n >> 8, n & 255)], "conditions": { "ready": true } });
     let endpoints: Vec<Value> = (0..MOST_ENDPOINTS).map(endpoint).collect();
     services(world, &json!({}), 1)?;
-    (0..number(OBJECTS * scale, 100_000)).try_for_each(|n| {
-        let slice = json!({
-            "metadata": { "labels": labels }, "addressType": "IPv4",
-            "endpoints": endpoints, "ports": [{ "name": "p0", "port": 80 }],
-        });
-        create(world, SLICE, &format!("written{n}"), slice).map(drop)
-    })
+    let slice = json!({
+        "metadata": { "labels": labels }, "addressType": "IPv4",
+        "endpoints": endpoints, "ports": [{ "name": "p0", "port": 80 }],
+    });
+    create_many(world, SLICE, number(OBJECTS * scale, 100_000), slice)
 }
 
 /// An object of KubeVirt with large labels and a large owner.

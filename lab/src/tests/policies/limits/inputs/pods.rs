@@ -1,10 +1,12 @@
 //! The rows about pods, their Namespaces and their owners.
 
+use anyhow::Result;
 use serde_json::{Value, json};
 use trunkline_api::kept;
 use trunkline_api::names::annotation;
 
-use super::write::{LARGEST, POD, container, labels, labels_of, mark_namespace, number, pod, pods, status};
+use super::super::super::world::World;
+use super::write::{LARGEST, POD, labels, labels_of, mark_namespace, number, pods, status};
 use super::{Input, costly, input};
 
 /// The annotations of an object have at most 256 KiB.
@@ -15,14 +17,14 @@ const PODS: usize = 4;
 pub(super) const INPUTS: &[Input] = &[
     input("a page of a list", |world, scale| {
         // 8 MiB of pods; a new key of a policy makes agents list them.
-        pods(world, number(8 * scale, LARGEST), &json!({ "labels": labels(LARGEST / 16) }))
+        pods(world, number(8 * scale, LARGEST), json!({ "labels": labels(LARGEST / 16) }))
     }),
     costly("annotations and labels of a pod", |world, scale| {
         let value = "x".repeat((kept::MAX_NETWORKING * scale).min(MOST_ANNOTATION));
         pods(
             world,
             number(PODS * scale, value.len()),
-            &json!({ "annotations": { annotation::IP_POOL: value } }),
+            json!({ "annotations": { annotation::IP_POOL: value } }),
         )
     }),
     input("further interfaces of a pod", |world, scale| {
@@ -41,17 +43,17 @@ pub(super) const INPUTS: &[Input] = &[
     input("reference of a pod to its controller", |world, scale| {
         let text = "x".repeat(kept::MAX_NAME * scale);
         let owner = json!({ "apiVersion": format!("apps/{text}"), "kind": text, "name": text, "uid": text, "controller": true });
-        pods(world, PODS, &json!({ "ownerReferences": [owner] }))
+        pods(world, PODS, json!({ "ownerReferences": [owner] }))
     }),
     input("`status.podIPs`", |world, scale| {
-        pods(world, 1, &json!({}))?;
+        pods(world, 1, json!({}))?;
         let addresses: Vec<Value> = (0..2 * scale).map(|n| json!({ "ip": format!("20.0.0.{n}") })).collect();
         status(world, POD, "written0", &json!({ "podIP": "20.0.0.0", "podIPs": addresses }))
     }),
     input("networking annotations and labels of a Namespace", |world, scale| {
         let value = "x".repeat((kept::MAX_NETWORKING * scale).min(MOST_ANNOTATION));
         mark_namespace(world, &json!({ "annotations": { annotation::SPECIFIED_SUBNET: value } }))?;
-        pods(world, PODS, &json!({}))
+        pods(world, PODS, json!({}))
     }),
     input("all labels of a Namespace", |world, scale| {
         mark_namespace(world, &json!({ "labels": labels_of(kept::MAX_LABELS * scale) }))
@@ -63,8 +65,6 @@ pub(super) const INPUTS: &[Input] = &[
 ];
 
 /// Pods with one annotation.
-fn annotated(world: &super::super::super::world::World<'_>, name: &str, value: &str) -> anyhow::Result<()> {
-    (0..PODS).try_for_each(|n| {
-        pod(world, &format!("written{n}"), json!({ "annotations": { name: value } }), container()).map(drop)
-    })
+fn annotated(world: &World<'_>, name: &str, value: &str) -> Result<()> {
+    pods(world, PODS, json!({ "annotations": { name: value } }))
 }

@@ -1,12 +1,10 @@
 //! The rows about network policies.
 
-use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::super::super::world::World;
-use super::super::TENANT;
 use super::write::{
-    LARGEST, POLICY, container, create_in, labels, labels_of, mark_namespace, namespace, number, pod, pods,
+    LARGEST, POLICY, container, create, create_everywhere, create_many, labels, labels_of, mark_namespace,
+    number, pods, pods_of,
 };
 use super::{Input, costly, input};
 
@@ -19,58 +17,50 @@ const MOST_PODS: usize = 4_000;
 
 pub(super) const INPUTS: &[Input] = &[
     costly("a NetworkPolicy or ClusterNetworkPolicy as written", |world, scale| {
-        ingress(world, "large", &json!([rule(10_000 * scale, 10_000 * scale)]))
+        create_many(world, POLICY, 1, ingress(&json!([rule(10_000 * scale, 10_000 * scale)])))
     }),
     input("the policies of a Namespace as written; all ClusterNetworkPolicies", |world, scale| {
-        (0..number(4 * scale, 500_000))
-            .try_for_each(|n| ingress(world, &format!("many{n}"), &json!([rule(1_000, 9_000)])))
+        create_many(world, POLICY, number(4 * scale, 500_000), ingress(&json!([rule(1_000, 9_000)])))
     }),
     input("all policies of the cluster as written", |world, scale| {
-        (0..number(20 * scale, 500_000)).try_for_each(|n| {
-            let spec = json!({ "podSelector": {}, "ingress": [rule(1_000, 9_000)] });
-            create_in(world, &namespace(n), POLICY, &format!("many{n}"), json!({ "spec": spec })).map(drop)
-        })
+        create_everywhere(world, POLICY, number(20 * scale, 500_000), ingress(&json!([rule(1_000, 9_000)])))
     }),
     input(
         "the policies of a Namespace that select a pod of a node; all ClusterNetworkPolicies",
-        |world, scale| {
-            (0..number(4 * scale, 2_000 * BLOCK))
-                .try_for_each(|n| ingress(world, &format!("node{n}"), &rules(2_000)))
-        },
+        |world, scale| create_many(world, POLICY, number(4 * scale, 2_000 * BLOCK), ingress(&rules(2_000))),
     ),
-    costly("one of these policies", |world, scale| ingress(world, "rules", &rules(4_000 * scale))),
-    costly("all policies of a node", |world, scale| {
-        (0..number(32 * scale, 2_000 * BLOCK)).try_for_each(|n| {
-            let spec = json!({ "podSelector": {}, "ingress": rules(2_000) });
-            create_in(world, &namespace(n), POLICY, &format!("node{n}"), json!({ "spec": spec })).map(drop)
-        })
+    costly("one of these policies", |world, scale| {
+        create_many(world, POLICY, 1, ingress(&rules(4_000 * scale)))
+    }),
+    input("all policies of a node", |world, scale| {
+        create_everywhere(world, POLICY, number(32 * scale, 2_000 * BLOCK), ingress(&rules(2_000)))
     }),
     input("the selector of the pods to which a policy applies", |world, scale| {
         let values: Vec<String> = (0..(1_000 * scale).min(50_000)).map(|n| format!("{n:x}")).collect();
         let selector = json!({ "matchExpressions": [{ "key": "app", "operator": "In", "values": values }] });
         let spec = json!({ "podSelector": selector, "ingress": [rule(9_000, 9_000)] });
-        create_in(world, TENANT, POLICY, "subject", json!({ "spec": spec })).map(drop)
+        create_many(world, POLICY, 1, json!({ "spec": spec }))
     }),
     costly("labels of a pod that policies name", |world, scale| {
         let labels = labels(40 * scale);
-        ingress(world, "keys", &json!([{ "from": peers(labels.keys()) }]))?;
-        pods(world, PODS, &json!({ "labels": labels }))
+        create(world, POLICY, "keys", ingress(&json!([{ "from": peers(labels.keys()) }])))?;
+        pods(world, PODS, json!({ "labels": labels }))
     }),
     input("the same, of all pods of a Namespace", |world, scale| {
         let labels = labels(50);
-        ingress(world, "keys", &json!([{ "from": peers(labels.keys()) }]))?;
-        pods(world, (1_000 * scale).min(MOST_PODS), &json!({ "labels": labels }))
+        create(world, POLICY, "keys", ingress(&json!([{ "from": peers(labels.keys()) }])))?;
+        pods(world, (1_000 * scale).min(MOST_PODS), json!({ "labels": labels }))
     }),
     costly("labels of a pod that no policy names", |world, scale| {
         let labels = labels(LARGEST / 16);
-        pods(world, number(PODS * scale, LARGEST), &json!({ "labels": labels }))
+        pods(world, number(PODS * scale, LARGEST), json!({ "labels": labels }))
     }),
     input("labels of a Namespace that policies name", |world, scale| {
         let labels = labels_of(8_192 * scale);
         let keys = labels.as_object().into_iter().flatten().map(|(key, _)| key);
         let of_key = |key: &String| json!({ "namespaceSelector": { "matchLabels": { key: "" } } });
         let peers: Vec<Value> = keys.take(5_000).map(of_key).collect();
-        ingress(world, "keys", &json!([{ "from": peers }]))?;
+        create(world, POLICY, "keys", ingress(&json!([{ "from": peers }])))?;
         mark_namespace(world, &json!({ "labels": labels }))
     }),
     input("named ports of a pod", |world, scale| {
@@ -81,18 +71,21 @@ pub(super) const INPUTS: &[Input] = &[
         containers[0]["ports"] = ports.into();
         let named: Vec<Value> =
             (0..(64 * scale).min(1_000)).map(|n| json!({ "port": format!("p{n:x}") })).collect();
-        ingress(world, "named", &json!([{ "ports": named }]))?;
-        (0..PODS)
-            .try_for_each(|n| pod(world, &format!("written{n}"), json!({}), containers.clone()).map(drop))
+        create(world, POLICY, "named", ingress(&json!([{ "ports": named }])))?;
+        pods_of(world, PODS, json!({}), containers)
     }),
     input("new keys of labels in policies", |world, scale| {
         (0..(10 * scale).min(500)).try_for_each(|n| {
-            ingress(world, &format!("key{n}"), &json!([{ "from": peers([&format!("new{n}")]) }]))
+            create(
+                world,
+                POLICY,
+                &format!("key{n}"),
+                ingress(&json!([{ "from": peers([&format!("new{n}")]) }])),
+            )
         })
     }),
     input("writes of `policies.json`", |world, scale| {
-        (0..(10 * scale).min(500))
-            .try_for_each(|n| ingress(world, &format!("written{n}"), &json!([rule(10, 10)])))
+        create_many(world, POLICY, (10 * scale).min(500), ingress(&json!([rule(10, 10)])))
     }),
 ];
 
@@ -118,8 +111,7 @@ fn rules(number: usize) -> Value {
         .into()
 }
 
-/// A policy for all pods of the tenant.
-fn ingress(world: &World<'_>, name: &str, ingress: &Value) -> Result<()> {
-    let spec = json!({ "podSelector": {}, "policyTypes": ["Ingress"], "ingress": ingress });
-    create_in(world, TENANT, POLICY, name, json!({ "spec": spec })).map(drop)
+/// A policy for all pods of its Namespace.
+fn ingress(ingress: &Value) -> Value {
+    json!({ "spec": { "podSelector": {}, "policyTypes": ["Ingress"], "ingress": ingress } })
 }

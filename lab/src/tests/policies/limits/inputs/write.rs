@@ -1,9 +1,9 @@
 //! Objects of the tenant in the API server, and their end.
 
 use anyhow::Result;
-use kube::Api;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
-use kube::core::GroupVersionKind;
+use kube::core::{GroupVersionKind, Request};
+use kube::{Api, Resource as _};
 use serde_json::{Map, Value, json};
 
 use super::super::super::world::World;
@@ -60,46 +60,60 @@ pub(super) fn number(wanted: usize, octets: usize) -> usize {
     wanted.min(MOST_OCTETS / octets.max(1)).max(1)
 }
 
-/// An object: `rest` has the fields beside those of its kind and its name.
-fn object(kind: Kind, name: &str, mut rest: Value) -> Result<DynamicObject> {
-    let (group, version, of, _) = kind;
+/// The name of an object before it has its own.
+const PLACE: &str = "the-name-of-the-object";
+
+/// An object in JSON: `rest` has the fields beside those of its kind and its name.
+fn text((group, version, kind, _): Kind, name: &str, mut rest: Value) -> String {
     let api_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
     rest["apiVersion"] = json!(api_version);
-    // Indexing adds `metadata` if it is absent.
-    rest["kind"] = json!(of);
+    rest["kind"] = json!(kind);
     rest["metadata"]["name"] = json!(name);
-    Ok(serde_json::from_value(rest)?)
+    rest.to_string()
 }
 
-/// Creates an object of the tenant, and returns its UID. A refusal by the API server is a bound that
-/// holds.
-pub(super) fn create(world: &World<'_>, kind: Kind, name: &str, rest: Value) -> Result<Option<String>> {
-    create_in(world, TENANT, kind, name, rest)
-}
-
-pub(super) fn create_in(
-    world: &World<'_>,
-    namespace: &str,
-    kind: Kind,
-    name: &str,
-    rest: Value,
-) -> Result<Option<String>> {
-    let object = object(kind, name, rest)?;
-    match world.cluster.wait(api(world, kind, namespace).create(&PostParams::default(), &object)) {
-        Ok(created) => Ok(created.metadata.uid),
-        Err(kube::Error::Api(_)) => Ok(None),
+/// Creates an object. A refusal by the API server is a bound that holds.
+fn post(world: &World<'_>, kind: Kind, namespace: Option<&str>, text: String) -> Result<()> {
+    let path = DynamicObject::url_path(&resource(kind), namespace);
+    let request = Request::new(path).create(&PostParams::default(), text.into_bytes())?;
+    match world.cluster.wait(world.cluster.client().request_text(request)) {
+        Ok(_) | Err(kube::Error::Api(_)) => Ok(()),
         Err(error) => Err(error.into()),
     }
+}
+
+/// An object of the tenant.
+pub(super) fn create(world: &World<'_>, kind: Kind, name: &str, rest: Value) -> Result<()> {
+    post(world, kind, Some(TENANT), text(kind, name, rest))
+}
+
+/// Objects of the tenant that only differ in their names: `written0` and so on.
+pub(super) fn create_many(world: &World<'_>, kind: Kind, number: usize, rest: Value) -> Result<()> {
+    spread(world, kind, number, rest, |_| TENANT.to_owned())
+}
+
+/// The same in the further Namespaces, in turn.
+pub(super) fn create_everywhere(world: &World<'_>, kind: Kind, number: usize, rest: Value) -> Result<()> {
+    spread(world, kind, number, rest, namespace)
+}
+
+fn spread(
+    world: &World<'_>,
+    kind: Kind,
+    number: usize,
+    rest: Value,
+    namespace: impl Fn(usize) -> String,
+) -> Result<()> {
+    // This program is not optimised: one object is written as JSON, and not each of them.
+    let text = text(kind, PLACE, rest);
+    (0..number).try_for_each(|n| {
+        post(world, kind, Some(&namespace(n)), text.replacen(PLACE, &format!("written{n}"), 1))
+    })
 }
 
 /// Creates the Node that no machine has.
 pub(super) fn create_node(world: &World<'_>, rest: Value) -> Result<()> {
-    let nodes: Api<DynamicObject> = Api::all_with(world.cluster.client(), &resource(NODE));
-    let object = object(NODE, WRITTEN_NODE, rest)?;
-    match world.cluster.wait(nodes.create(&PostParams::default(), &object)) {
-        Ok(_) | Err(kube::Error::Api(_)) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
+    post(world, NODE, None, text(NODE, WRITTEN_NODE, rest))
 }
 
 /// A merge patch of an object's status.
@@ -111,24 +125,15 @@ pub(super) fn status(world: &World<'_>, kind: Kind, name: &str, status: &Value) 
     }
 }
 
-/// A pod of node3 that its kubelet does not start.
-pub(super) fn pod(
-    world: &World<'_>,
-    name: &str,
-    metadata: Value,
-    containers: Value,
-) -> Result<Option<String>> {
-    create(
-        world,
-        POD,
-        name,
-        json!({ "metadata": metadata, "spec": { "nodeName": "node3", "containers": containers } }),
-    )
+/// Pods of node3 that its kubelet does not start, with this metadata.
+pub(super) fn pods(world: &World<'_>, number: usize, metadata: Value) -> Result<()> {
+    pods_of(world, number, metadata, container())
 }
 
-/// Pods of node3 with this metadata.
-pub(super) fn pods(world: &World<'_>, number: usize, metadata: &Value) -> Result<()> {
-    (0..number).try_for_each(|n| pod(world, &format!("written{n}"), metadata.clone(), container()).map(drop))
+/// Likewise, with these containers.
+pub(super) fn pods_of(world: &World<'_>, number: usize, metadata: Value, containers: Value) -> Result<()> {
+    let spec = json!({ "nodeName": "node3", "containers": containers });
+    create_many(world, POD, number, json!({ "metadata": metadata, "spec": spec }))
 }
 
 pub(super) fn container() -> Value {
