@@ -2,7 +2,7 @@
 //! would keep every processor busy. So the tests run in three lanes at once:
 //!
 //! - **labs**, in namespaces of this machine's kernel, one after the other in the list's order,
-//!   then the unit tests;
+//!   then some tests with a cluster, which make both lanes equally long, then the unit tests;
 //! - **worlds of their own**, also one after the other: first tests in a user-mode kernel, then
 //!   tests with a cluster and some long labs;
 //! - **behind** them: pure computation, that is compilers, fuzzers and container images. Programs
@@ -35,7 +35,10 @@ const LATE_LAB: &str = "check/unit";
 const LATE_WORLD: &str = "l2/kernel-tests";
 
 /// Prefixes of tests with a cluster.
-const CLUSTERS: [&str; 5] = ["kube/", "services/", "service-addresses/", "policies/", "e2e/"];
+const CLUSTERS: [&str; 4] = ["kube/", "services/", "policies/", "e2e/"];
+
+/// Prefixes of tests with a cluster that run after the labs.
+const AFTER_LABS: [&str; 1] = ["service-addresses/"];
 
 /// Tests during which no other lab should run.
 const ALONE: [&str; 2] = ["bfd/load", "flaps/two-hundred"];
@@ -83,10 +86,11 @@ enum Lane {
 fn lane(test: &Test) -> Lane {
     match test.name {
         name if BEHIND.contains(&name) => Lane::Behind,
-        LATE_LAB => Lane::Labs(1),
+        LATE_LAB => Lane::Labs(2),
         LATE_WORLD => Lane::Worlds(1),
         // The lane of labs is longer without them too.
         "observability/cluster" | "observability/two-racks" => Lane::Worlds(2),
+        name if AFTER_LABS.iter().any(|prefix| name.starts_with(prefix)) => Lane::Labs(1),
         name if CLUSTERS.iter().any(|prefix| name.starts_with(prefix)) => Lane::Worlds(2),
         name if in_user_mode_kernel().any(|test| test.name == name) => Lane::Worlds(0),
         _ => Lane::Labs(0),
