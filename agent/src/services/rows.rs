@@ -4,7 +4,7 @@
 //! the remote ones are counts: a slice with 100 endpoints needs as much memory as an empty one.
 //! Names and ports that repeat are shared, and labels are one text.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -16,6 +16,10 @@ use super::advertisements::Names;
 use super::{
     EndpointCondition, LocalEndpoint, RowChange, ServiceInput, ServiceKey, ServicePort, SliceInput, SliceKey,
 };
+
+mod shared;
+
+use shared::Shared;
 
 /// Ports of an EndpointSlice by name and protocol.
 type SlicePorts = [(Arc<str>, Protocol)];
@@ -420,45 +424,6 @@ impl Rows {
     }
 }
 
-/// Texts and lists of ports that several rows share.
-#[derive(Debug, Default)]
-struct Shared {
-    texts: HashSet<Arc<str>>,
-    ports: HashSet<Arc<SlicePorts>>,
-}
-
-impl Shared {
-    fn text(&mut self, text: &str) -> Arc<str> {
-        if let Some(known) = self.texts.get(text) {
-            return Arc::clone(known);
-        }
-        let new: Arc<str> = Arc::from(text);
-        self.texts.insert(Arc::clone(&new));
-        new
-    }
-
-    fn service(&mut self, namespace: &str, name: &str) -> ServiceKey {
-        ServiceKey { namespace: self.text(namespace), name: self.text(name) }
-    }
-
-    fn ports(&mut self, ports: &SlicePorts) -> Arc<SlicePorts> {
-        if let Some(known) = self.ports.get(ports) {
-            return Arc::clone(known);
-        }
-        let new: Arc<SlicePorts> =
-            ports.iter().map(|(name, protocol)| (self.text(name), *protocol)).collect();
-        self.ports.insert(Arc::clone(&new));
-        new
-    }
-
-    /// Forgets what no row has.
-    fn sweep(&mut self) {
-        self.ports.retain(|ports| Arc::strong_count(ports) > 1);
-        self.texts.retain(|text| Arc::strong_count(text) > 1);
-        self.texts.shrink_to_fit();
-    }
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
@@ -644,6 +609,6 @@ pub(super) mod tests {
         assert_eq!((rows.addresses().count(), rows.services().count()), (0, 0));
         drop(touched);
         rows.shared.sweep();
-        assert!(rows.shared.texts.is_empty());
+        assert_eq!(rows.shared.entries(), 0);
     }
 }
