@@ -83,6 +83,9 @@ pub(super) struct CachedPort {
     /// Its endpoints on this node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) local: Vec<LocalEndpoint>,
+    /// The index of an earlier port of the Service with the same endpoints. Then `local` is empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) like: Option<usize>,
 }
 
 /// The reason for which the file cannot be used.
@@ -332,7 +335,8 @@ mod tests {
 
     fn cached(last: u8, shutting_down: bool) -> CachedAddress {
         let local = LocalEndpoint { address: [10, 1, 0, 5].into(), condition: EndpointCondition::Ready };
-        let port = CachedPort { key: PortKey { protocol: Protocol::Tcp, port: 80 }, local: vec![local] };
+        let port =
+            CachedPort { key: PortKey { protocol: Protocol::Tcp, port: 80 }, local: vec![local], like: None };
         CachedAddress {
             address: [10, 9, 0, last].into(),
             advertisements: vec![String::new()],

@@ -4,7 +4,7 @@
 //! these addresses anew, and those with a deadline that is over. So the cost of a change depends on
 //! the addresses of one Service, and not on the number of Services.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,11 +67,12 @@ pub(super) struct Engine {
     stage: NodeStage,
     pub(super) proxy: ProxyState,
     up_since: Instant,
+    /// The rules of each address, by port.
     rules: BTreeMap<IpAddr, SmallVec<[(PortKey, PortRules); 2]>>,
     pub(super) reachable: Reachable,
     /// Services with changed endpoints while the service proxy is away, with the local endpoints
     /// that its rules know.
-    stale: HashMap<ServiceKey, Vec<IpAddr>>,
+    stale: HashMap<ServiceKey, HashSet<IpAddr>>,
     pub(super) known: bool,
     /// The last run's addresses, until everything is known.
     former: BTreeMap<IpAddr, CachedAddress>,
@@ -209,6 +210,8 @@ impl Engine {
                 true => State::ShuttingDown { reason: WithheldReason::NotKnown, withdraw_at },
             };
             let ports = cached.members.iter().flat_map(|member| member.ports.iter().map(|port| port.key));
+            let mut forwarded: SmallVec<[PortKey; 2]> = ports.collect();
+            forwarded.sort_unstable();
             let counted = Some((AdvertisementState::Retained, state.reason()));
             counts.replace(cached.address, None, counted);
             AddressRow {
@@ -216,7 +219,7 @@ impl Engine {
                 counted,
                 is_l2: cached.l2,
                 names: cached.advertisements.iter().map(|name| Arc::from(name.as_str())).collect(),
-                forwarded: ports.collect(),
+                forwarded,
                 cached: Some(cached.digest()),
                 ..AddressRow::new(now)
             }

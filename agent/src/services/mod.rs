@@ -14,6 +14,7 @@
 //! - `decide` decides whether this node advertises an address. It is a pure function.
 //! - `prefixes` merges addresses into originations.
 //! - `endpoints` knows which endpoints are local and have a host route.
+//! - `bounds` has the bounds of Services and EndpointSlices.
 //! - `cache` keeps what was advertised for the next run.
 //! - [`proxy`] observes the service proxy: its health and its rules.
 //! - `task` owns all of this.
@@ -48,8 +49,11 @@ use crate::change_notifier::ChangeNotifier;
 use crate::history::History;
 use crate::metrics::Metrics;
 
+use bounds::Excess;
+
 mod advertisements;
 pub mod anycast;
+pub mod bounds;
 mod cache;
 pub mod decide;
 mod endpoints;
@@ -124,6 +128,8 @@ pub struct ServiceInput {
     pub external_policy: TrafficPolicy,
     /// `spec.internalTrafficPolicy`, for cluster addresses.
     pub internal_policy: TrafficPolicy,
+    /// The bound that the Service exceeds. Then it has no ports, or not all of its addresses.
+    pub excess: Option<Excess>,
 }
 
 /// A port of a Service.
@@ -158,6 +164,8 @@ pub struct SliceInput {
     /// The slice's ports by name and protocol. A Service's port without any entry has no endpoint
     /// in this slice.
     pub ports: Box<[(Arc<str>, Protocol)]>,
+    /// The bound that the slice exceeds. Then it has no ports.
+    pub excess: Option<Excess>,
     /// Ready endpoints on other nodes.
     pub remote_ready: u32,
     /// Endpoints on other nodes that are serving and terminating, and not ready.

@@ -13,10 +13,12 @@ use smallvec::SmallVec;
 use trunkline_api::service::{AddressKind, Protocol, TrafficPolicy};
 
 use super::advertisements::Names;
+use super::bounds::Excess;
 use super::{
     EndpointCondition, LocalEndpoint, RowChange, ServiceInput, ServiceKey, ServicePort, SliceInput, SliceKey,
 };
 
+mod ports;
 mod shared;
 
 use shared::Shared;
@@ -37,6 +39,8 @@ pub(super) struct ServiceRow {
     pub(super) ports: SmallVec<[ServicePort; 1]>,
     external_policy: TrafficPolicy,
     internal_policy: TrafficPolicy,
+    /// The bound that it exceeds.
+    excess: Option<Excess>,
     /// The advertisements that match its labels.
     pub(super) matching: Names,
     /// Whether the list that is being received has it.
@@ -81,19 +85,21 @@ struct SliceRow {
     /// Whether the list that is being received has it.
     is_listed: bool,
     ports: Arc<SlicePorts>,
+    /// The bound that it exceeds.
+    excess: Option<Excess>,
     ready: u32,
     terminating: u32,
     local: Box<[LocalEndpoint]>,
 }
 
-/// The endpoints of a Service's port in one IP family.
+/// Endpoints of a Service in one IP family.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Endpoints {
     /// Ready endpoints on other nodes.
     pub(super) remote_ready: u32,
     /// Endpoints on other nodes that are serving and terminating.
     pub(super) remote_terminating: u32,
-    /// Endpoints on this node, each once.
+    /// Endpoints on this node, each once, by address.
     pub(super) local: SmallVec<[LocalEndpoint; 4]>,
 }
 
@@ -133,8 +139,9 @@ pub(super) struct Rows {
     /// Names of the slices of each Service. A slice may arrive before its Service.
     of_service: HashMap<ServiceKey, SmallVec<[Arc<str>; 1]>>,
     of_address: BTreeMap<IpAddr, SmallVec<[(ServiceKey, AddressKind); 1]>>,
-    /// Services with this endpoint on this node. Many Services can have the node's own address.
-    of_endpoint: HashMap<IpAddr, BTreeSet<ServiceKey>>,
+    /// Services with this endpoint on this node, ascending, each with the number of its entries in
+    /// slices. Many Services can have the node's own address.
+    of_endpoint: HashMap<IpAddr, SmallVec<[(ServiceKey, u32); 1]>>,
     shared: Shared,
     /// Whether a list of Services, or of EndpointSlices, is being received.
     lists_services: bool,
@@ -183,35 +190,13 @@ impl Rows {
 
     /// The Services with this endpoint on this node.
     pub(super) fn with_endpoint(&self, endpoint: &IpAddr) -> Vec<ServiceKey> {
-        self.of_endpoint.get(endpoint).into_iter().flatten().cloned().collect()
-    }
-
-    /// The endpoints of a port in the address's family. The cost depends on the Service's slices.
-    pub(super) fn endpoints(&self, key: &ServiceKey, v6: bool, port: Option<&ServicePort>) -> Endpoints {
-        let mut all = Endpoints::default();
-        for row in self.slices_of(key).filter(|row| row.v6 == v6) {
-            let has = |port: &ServicePort| {
-                row.ports.iter().any(|(name, protocol)| *name == port.name && *protocol == port.protocol)
-            };
-            if port.is_some_and(|port| !has(port)) {
-                continue;
-            }
-            all.remote_ready += row.ready;
-            all.remote_terminating += row.terminating;
-            for endpoint in &row.local {
-                match all.local.iter_mut().find(|known| known.address == endpoint.address) {
-                    // The order of conditions: Ready is the least.
-                    Some(known) => known.condition = known.condition.min(endpoint.condition),
-                    None => all.local.push(*endpoint),
-                }
-            }
-        }
-        all
+        self.of_endpoint.get(endpoint).into_iter().flatten().map(|(key, _)| key.clone()).collect()
     }
 
     /// Whether a slice of the Service has this endpoint on this node.
     pub(super) fn has_local(&self, key: &ServiceKey, address: IpAddr) -> bool {
-        self.slices_of(key).any(|row| row.local.iter().any(|endpoint| endpoint.address == address))
+        let services = self.of_endpoint.get(&address);
+        services.is_some_and(|services| services.binary_search_by(|(of, _)| of.cmp(key)).is_ok())
     }
 
     fn slices_of(&self, key: &ServiceKey) -> impl Iterator<Item = &SliceRow> {
@@ -285,6 +270,7 @@ impl Rows {
                 .collect(),
             external_policy: input.external_policy,
             internal_policy: input.internal_policy,
+            excess: input.excess,
             matching: Names::new(),
             is_listed: true,
         };
@@ -373,6 +359,7 @@ impl Rows {
             v6: input.v6,
             is_listed: true,
             ports: self.shared.ports(&input.ports),
+            excess: input.excess,
             ready: input.remote_ready,
             terminating: input.remote_terminating,
             local: input.local,
@@ -385,7 +372,11 @@ impl Rows {
         }
         self.remove_slice(&input.key, touched, removed);
         for endpoint in &row.local {
-            self.of_endpoint.entry(endpoint.address).or_default().insert(service.clone());
+            let services = self.of_endpoint.entry(endpoint.address).or_default();
+            match services.binary_search_by(|(of, _)| of.cmp(&service)) {
+                Ok(index) => services.get_mut(index).into_iter().for_each(|(_, entries)| *entries += 1),
+                Err(index) => services.insert(index, (service.clone(), 1)),
+            }
         }
         let key = SliceKey { namespace: Arc::clone(&service.namespace), name: input.key.name };
         self.of_service.entry(service.clone()).or_default().push(Arc::clone(&key.name));
@@ -408,19 +399,25 @@ impl Rows {
             }
         }
         for endpoint in &row.local {
-            if !self.has_local(&service, endpoint.address)
-                && let Some(services) = self.of_endpoint.get_mut(&endpoint.address)
-            {
-                services.remove(&service);
-                if services.is_empty() {
-                    self.of_endpoint.remove(&endpoint.address);
-                }
-            }
+            self.unlink_endpoint(&service, endpoint.address);
             if endpoint.condition == EndpointCondition::Ready {
                 removed.push((service.clone(), endpoint.address));
             }
         }
         touched.services.insert(service);
+    }
+
+    /// A slice of the Service has the endpoint no more.
+    fn unlink_endpoint(&mut self, service: &ServiceKey, endpoint: IpAddr) {
+        let Some(services) = self.of_endpoint.get_mut(&endpoint) else { return };
+        let Ok(index) = services.binary_search_by(|(of, _)| of.cmp(service)) else { return };
+        match services.get_mut(index) {
+            Some((_, entries)) if *entries > 1 => *entries -= 1,
+            _ => drop(services.remove(index)),
+        }
+        if services.is_empty() {
+            self.of_endpoint.remove(&endpoint);
+        }
     }
 }
 
@@ -451,6 +448,7 @@ pub(super) mod tests {
             ports: vec![ServicePort { protocol: Protocol::Tcp, port: 80, name: Arc::from("") }],
             external_policy: policy,
             internal_policy: TrafficPolicy::Cluster,
+            excess: None,
         }
     }
 
@@ -470,6 +468,7 @@ pub(super) mod tests {
             service: Arc::from(service),
             v6: false,
             ports: Box::new([(Arc::from(""), Protocol::Tcp)]),
+            excess: None,
             remote_ready: remote,
             remote_terminating: 0,
             local: local.iter().map(endpoint).collect(),
@@ -521,12 +520,16 @@ pub(super) mod tests {
             SliceInput { ports: Box::new([(Arc::from("x"), Protocol::Tcp)]), ..slice("c", "web", 9, &[]) };
         rows.change_slices(RowChange::Applied(other_port), &mut touched);
         assert_eq!(touched.services, [service_key("web")].into());
-        let port = ServicePort { protocol: Protocol::Tcp, port: 80, name: Arc::from("") };
-        let found = rows.endpoints(&service_key("web"), false, Some(&port));
+        let web = service("web", &[], TrafficPolicy::Local);
+        rows.change_services(RowChange::Applied(web), &mut touched);
+        let key = service_key("web");
+        let ports = rows.port_endpoints(&key, false, rows.service(&key).unwrap()).unwrap();
+        assert_eq!((&*ports.of_ports, ports.groups.len()), (&[0][..], 1));
+        let found = &ports.groups[0];
         assert_eq!((found.remote_ready, found.local.len()), (5, 2));
         assert_eq!(found.local[0].condition, EndpointCondition::Ready, "one ready slice is enough");
-        assert_eq!(rows.endpoints(&service_key("web"), false, None).remote_ready, 14);
-        assert_eq!(rows.endpoints(&service_key("web"), true, None), Endpoints::default());
+        assert_eq!(rows.endpoints(&service_key("web"), false).remote_ready, 14);
+        assert_eq!(rows.endpoints(&service_key("web"), true), Endpoints::default());
         assert_eq!(rows.with_endpoint(&ip("10.1.0.5")), [service_key("web")]);
 
         let mut touched = Touched::default();
@@ -576,7 +579,7 @@ pub(super) mod tests {
         let here = [("10.1.0.5", EndpointCondition::Ready)];
         rows.change_slices(RowChange::Applied(slice("a", "web", 1, &here)), &mut touched);
         rows.change_slices(RowChange::Applied(slice("a", "api", 1, &here)), &mut touched);
-        assert_eq!(rows.endpoints(&service_key("web"), false, None), Endpoints::default());
+        assert_eq!(rows.endpoints(&service_key("web"), false), Endpoints::default());
         assert_eq!(rows.with_endpoint(&ip("10.1.0.5")), [service_key("api")]);
         assert_eq!(touched.services, [service_key("api"), service_key("web")].into());
     }

@@ -9,10 +9,19 @@ use trunkline_api::names::label;
 use trunkline_api::service::{AddressKind, TrafficPolicy};
 
 use super::advertisements;
+use super::bounds::Excess;
 use super::decide::{MemberRules, Stale};
 use super::engine::{AddressRow, Collected, Engine, State};
 use super::rows::ServiceRow;
 use super::{EndpointCondition, ProxyHealth, ServiceKey};
+
+/// A Service with an address.
+struct Shown {
+    key: ServiceKey,
+    kind: AddressKind,
+    policy: TrafficPolicy,
+    excess: Option<Excess>,
+}
 
 impl Engine {
     /// The addresses of all Services, or of those with this name: `NAME` or `NAMESPACE/NAME`. By
@@ -21,26 +30,33 @@ impl Engine {
         let wanted = |key: &ServiceKey| name.is_none_or(|name| is_named(key, name));
         let mut views: Vec<ServiceView> = Vec::new();
         for (address, row) in &self.addresses {
-            match self.former(address) {
+            let shown: Vec<Shown> = match self.former(address) {
                 Some(cached) => {
-                    let keys = cached.members.iter().map(|member| {
+                    let all = cached.members.iter().map(|member| {
                         let key = ServiceKey {
                             namespace: member.namespace.as_str().into(),
                             name: member.name.as_str().into(),
                         };
-                        (key, member.kind, member.policy)
+                        Shown { key, kind: member.kind, policy: member.policy, excess: None }
                     });
-                    let shown = keys.filter(|(key, ..)| wanted(key));
-                    views.extend(
-                        shown.map(|(key, kind, policy)| self.view(*address, row, &key, kind, policy, now)),
-                    );
+                    all.filter(|of| wanted(&of.key)).collect()
                 }
                 None => {
-                    let shown = self.ours(*address).filter(|(key, ..)| wanted(key));
-                    views.extend(shown.map(|(key, kind, service)| {
-                        self.view(*address, row, key, kind, service.policy(kind), now)
-                    }));
+                    let all = self.ours(*address).filter(|(key, ..)| wanted(key));
+                    let shown = all.map(|(key, kind, service)| Shown {
+                        key: key.clone(),
+                        kind,
+                        policy: service.policy(kind),
+                        excess: self.excess(key, *address, service),
+                    });
+                    shown.collect()
                 }
+            };
+            if !shown.is_empty() {
+                // The same for all Services with the address.
+                let (text, prefixes) = (self.text(*address, row, now), self.prefixes(*address, row));
+                let of_address = |of| self.view(*address, row, of, (&text, &prefixes), now);
+                views.extend(shown.into_iter().map(of_address));
             }
         }
         if name.is_some() {
@@ -57,12 +73,18 @@ impl Engine {
         &self,
         address: IpAddr,
         row: &AddressRow,
-        key: &ServiceKey,
-        kind: AddressKind,
-        policy: TrafficPolicy,
+        Shown { key, kind, policy, excess }: Shown,
+        (text, prefixes): (&str, &[AdvertisedPrefix]),
         now: Instant,
     ) -> ServiceView {
-        let endpoints = self.rows.endpoints(key, address.is_ipv6(), None);
+        let text = match (excess, row.shown()) {
+            (Some(excess), State::Withheld(WithheldReason::TooLarge)) => format!("withheld: {excess}"),
+            (Some(excess), shown) if self.known && shown.is_active() => {
+                format!("{text}; this Service does not count: {excess}")
+            }
+            _ => text.to_owned(),
+        };
+        let endpoints = self.rows.endpoints(&key, address.is_ipv6());
         let here = endpoints.local.iter().filter(|of| of.condition == EndpointCondition::Ready);
         let local_ready = here.filter(|of| self.reachable.has(&of.address)).count() as u32;
         ServiceView {
@@ -74,8 +96,8 @@ impl Engine {
             pool: advertisements::pool(&self.plan, address).map(|pool| pool.name.to_string()),
             state: self.shown(row.shown()),
             reason: row.shown().reason(),
-            text: self.text(address, row, now),
-            prefixes: self.prefixes(address, row),
+            text,
+            prefixes: prefixes.to_vec(),
             local_ready,
             ready: endpoints.remote_ready + local_ready,
             since_seconds: now.saturating_duration_since(row.since).as_secs(),
@@ -263,9 +285,18 @@ impl Engine {
                      the Network's devices and their faults"
                 )
             }
+            WithheldReason::TooLarge => {
+                let mut excesses = self.ours(address).filter_map(|(key, _, service)| self.excess(key, address, service));
+                excesses.next().map_or_else(|| reason.to_string(), |excess| excess.to_string())
+            }
             WithheldReason::Unhealthy => "the health check of the address fails".to_owned(),
             WithheldReason::Unknown => reason.to_string(),
         }
+    }
+
+    /// The bound that a Service with the address exceeds.
+    fn excess(&self, key: &ServiceKey, address: IpAddr, service: &ServiceRow) -> Option<Excess> {
+        self.rows.port_endpoints(key, address.is_ipv6(), service).err()
     }
 
     fn not_selected(&self, address: IpAddr) -> String {

@@ -46,6 +46,8 @@ names! {
         NotInPool = "notInPool",
         /// The External address is outside of `externalCIDRs`.
         NotAllowed = "notAllowed",
+        /// The Service exceeds a bound.
+        TooLarge = "tooLarge",
         /// The Service has no ready endpoint.
         NoEndpoint = "noEndpoint",
         /// The Service has policy Local, and no ready endpoint on this node.
@@ -175,7 +177,7 @@ mod tests {
     #[test]
     fn every_reason_has_a_name_of_its_own() {
         let names: BTreeSet<&str> = WithheldReason::ALL.iter().map(|reason| reason.name()).collect();
-        assert_eq!((WithheldReason::ALL.len(), names.len()), (21, 21));
+        assert_eq!((WithheldReason::ALL.len(), names.len()), (22, 22));
         let later = serde_json::from_value::<WithheldReason>(json!("ofALaterVersion"));
         assert_eq!(later.unwrap(), WithheldReason::Unknown);
     }

@@ -2,12 +2,11 @@
 //!
 //! [`decide`]: crate::services::decide::decide
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use smallvec::SmallVec;
 use tokio::time::Instant;
 use trunkline_api::control::WithheldReason;
 use trunkline_api::service::{AddressKind, PortKey, TrafficPolicy};
@@ -16,17 +15,21 @@ use super::{AddressRow, Engine, State};
 use crate::services::advertisements::{self, Applied, Names};
 use crate::services::cache::{CachedAddress, CachedMember, CachedPort};
 use crate::services::decide::{MemberFacts, MemberRules, Stale};
-use crate::services::rows::ServiceRow;
-use crate::services::{
-    EndpointCondition, LocalEndpoint, NodeInput, PortRules, ProxyHealth, ServiceKey, ServicePort,
-};
+use crate::services::rows::{Endpoints, ServiceRow};
+use crate::services::{EndpointCondition, LocalEndpoint, NodeInput, PortRules, ProxyHealth, ServiceKey};
+
+/// Lists of endpoints on this node are written to the cache for each port until they have this
+/// many entries. Further ports refer to a list, which an earlier version does not read.
+const REPEATED: usize = 256;
 
 /// One port of a member, with what the cache needs.
 pub(in crate::services) struct Member {
     pub(in crate::services) key: ServiceKey,
     pub(in crate::services) kind: AddressKind,
     pub(in crate::services) port: PortKey,
-    local: SmallVec<[LocalEndpoint; 4]>,
+    /// Ports of one Service with the same number have the same endpoints.
+    group: usize,
+    local: Arc<[LocalEndpoint]>,
     pub(in crate::services) facts: MemberFacts,
 }
 
@@ -84,34 +87,48 @@ impl Engine {
     pub(super) fn collect(&self, address: IpAddr, row: &AddressRow, now: Instant) -> Collected {
         let mut collected = Collected::nothing();
         let (mut names, mut reason, mut ready_here) = (BTreeSet::new(), None, BTreeSet::new());
+        let mut is_too_large = false;
         for (key, kind, service) in self.ours(address) {
             let selection = if service.other_proxy && self.proxy.health != ProxyHealth::NotChecked {
                 Err(WithheldReason::NotSelected)
             } else {
                 advertisements::select(&self.plan, &service.matching, kind, address)
             };
-            match selection {
-                Ok(selected) => names.extend(selected),
+            let selected = match selection {
+                Ok(selected) => selected,
                 Err(why) => {
                     reason.get_or_insert(why);
                     continue;
                 }
-            }
+            };
+            let Ok(found) = self.rows.port_endpoints(key, address.is_ipv6(), service) else {
+                is_too_large = true;
+                continue;
+            };
+            names.extend(selected);
             let policy = service.policy(kind);
-            for port in &service.ports {
-                let (local, moved_at, facts) = self.endpoints(key, address, port, now);
+            let of_family = |(endpoint, _): &(IpAddr, Instant)| endpoint.is_ipv6() == address.is_ipv6();
+            let moving: Vec<_> = self.reachable.moving(key, now).filter(of_family).collect();
+            let mut groups = Vec::with_capacity(found.groups.len());
+            for group in found.groups {
+                let (local, moved_at, facts) = self.endpoints(group, &moving);
                 collected.wakes_at = [collected.wakes_at, moved_at].into_iter().flatten().min();
                 let here = local.iter().filter(|of| of.condition == EndpointCondition::Ready);
                 ready_here.extend(here.map(|of| of.address).filter(|of| self.reachable.has(of)));
+                groups.push((local, MemberFacts { policy, was_cluster: row.is_remote, ..facts }));
+            }
+            for (port, group) in service.ports.iter().zip(found.of_ports) {
+                let Some((local, facts)) = groups.get(group) else { continue };
                 let port = PortKey { protocol: port.protocol, port: port.port };
-                let facts = MemberFacts { policy, was_cluster: row.is_remote, ..facts };
-                collected.members.push(Member { key: key.clone(), kind, port, local, facts });
+                let (key, local, facts) = (key.clone(), Arc::clone(local), *facts);
+                collected.members.push(Member { key, kind, port, group, local, facts });
             }
             collected.stale = collected.stale.max(self.staleness(key, policy));
         }
         let names: Names = names.into_iter().collect();
         collected.selection = match reason {
             Some(reason) if names.is_empty() => Err(reason),
+            None if is_too_large && collected.members.is_empty() => Err(WithheldReason::TooLarge),
             _ => Ok(()),
         };
         let none = NodeInput::default();
@@ -125,27 +142,25 @@ impl Engine {
         collected
     }
 
-    /// The endpoints of a port: those on this node, the end of the time for which one of them is
-    /// kept, and the facts.
+    /// The endpoints of a port with those that may be moving between slices: the endpoints on this
+    /// node, the end of the time for which one of them is kept, and the facts.
     fn endpoints(
         &self,
-        key: &ServiceKey,
-        address: IpAddr,
-        port: &ServicePort,
-        now: Instant,
-    ) -> (SmallVec<[LocalEndpoint; 4]>, Option<Instant>, MemberFacts) {
-        let found = self.rows.endpoints(key, address.is_ipv6(), Some(port));
+        found: Endpoints,
+        moving: &[(IpAddr, Instant)],
+    ) -> (Arc<[LocalEndpoint]>, Option<Instant>, MemberFacts) {
         let (mut local, mut moved_at) = (found.local, None);
-        for (endpoint, until) in self.reachable.moving(key, now) {
-            if endpoint.is_ipv6() == address.is_ipv6() && !local.iter().any(|of| of.address == endpoint) {
-                local.push(LocalEndpoint { address: endpoint, condition: EndpointCondition::Ready });
-                moved_at = moved_at.max(Some(until));
-            }
+        let is_known = |endpoint: &IpAddr| local.binary_search_by_key(endpoint, |of| of.address).is_ok();
+        let kept: Vec<_> = moving.iter().filter(|(endpoint, _)| !is_known(endpoint)).collect();
+        for (address, until) in kept {
+            local.push(LocalEndpoint { address: *address, condition: EndpointCondition::Ready });
+            moved_at = moved_at.max(Some(*until));
         }
+        local.sort_unstable();
         let mut facts = self.local_facts(&local);
         facts.any_ready = found.remote_ready > 0 || facts.local_ready > 0;
         facts.any_terminating = found.remote_terminating > 0 || facts.local_terminating > 0;
-        (local, moved_at, facts)
+        (Arc::from(&*local), moved_at, facts)
     }
 
     /// The facts of endpoints on this node.
@@ -181,18 +196,19 @@ impl Engine {
                 namespace: Arc::from(member.namespace.as_str()),
                 name: Arc::from(member.name.as_str()),
             };
-            for CachedPort { key: port, local } in &member.ports {
-                let here = local.iter().filter(|of| of.condition == EndpointCondition::Ready);
-                ready_here.extend(here.map(|of| of.address).filter(|of| self.reachable.has(of)));
-                let facts = MemberFacts { policy: member.policy, any_ready: true, ..self.local_facts(local) };
-                let local = local.iter().copied().collect();
-                collected.members.push(Member {
-                    key: key.clone(),
-                    kind: member.kind,
-                    port: *port,
-                    local,
-                    facts,
+            let mut groups: Vec<(Arc<[LocalEndpoint]>, MemberFacts)> = Vec::new();
+            for (index, CachedPort { key: port, local, like }) in member.ports.iter().enumerate() {
+                let group = like.unwrap_or(index);
+                let known = like.and_then(|like| groups.get(like)).cloned();
+                let (local, facts) = known.unwrap_or_else(|| {
+                    let here = local.iter().filter(|of| of.condition == EndpointCondition::Ready);
+                    ready_here.extend(here.map(|of| of.address).filter(|of| self.reachable.has(of)));
+                    (Arc::from(&**local), self.local_facts(local))
                 });
+                groups.push((Arc::clone(&local), facts));
+                let facts = MemberFacts { policy: member.policy, any_ready: true, ..facts };
+                let (key, kind, port) = (key.clone(), member.kind, *port);
+                collected.members.push(Member { key, kind, port, group, local, facts });
             }
         }
         let times = row.names.iter().filter_map(|name| advertisements::find(&self.plan, name));
@@ -222,10 +238,11 @@ impl Engine {
             Some(_) => {}
         }
         let ports = self.rules.get(&address).map_or(&[][..], |ports| ports);
-        let rules = ports.iter().find(|(of, _)| *of == port).map(|(_, rules)| *rules);
+        let index = ports.binary_search_by_key(&port, |(of, _)| *of);
+        let rules = index.ok().and_then(|index| ports.get(index)).map(|(_, rules)| *rules);
         match rules {
             Some(PortRules::Forwarded) => MemberRules::Forwarded,
-            _ if row.state.is_active() && !row.forwarded.contains(&port) => MemberRules::Lagging,
+            _ if row.state.is_active() && row.forwarded.binary_search(&port).is_err() => MemberRules::Lagging,
             Some(PortRules::Blocked) => MemberRules::Blocked,
             Some(PortRules::Missing) | None => MemberRules::Missing,
         }
@@ -264,25 +281,32 @@ impl Collected {
 
     pub(super) fn to_cache(&self, address: IpAddr, row: &AddressRow) -> CachedAddress {
         let mut members: Vec<CachedMember> = Vec::new();
+        // Of the last member: the first port of each group, and the entries of all lists.
+        let (mut first_of, mut entries) = (HashMap::new(), 0);
         for member in self.members.iter().filter(|member| member.facts.is_served()) {
-            let mut local = member.local.to_vec();
-            local.sort_unstable();
-            let port = CachedPort { key: member.port, local };
-            let of = members.iter_mut().find(|of| {
+            // The ports of a Service follow each other.
+            let is_same = |of: &CachedMember| {
                 *of.namespace == *member.key.namespace
                     && *of.name == *member.key.name
                     && of.kind == member.kind
-            });
-            match of {
-                Some(of) => of.ports.push(port),
-                None => members.push(CachedMember {
+            };
+            if !members.last().is_some_and(is_same) {
+                (first_of, entries) = (HashMap::new(), 0);
+                members.push(CachedMember {
                     namespace: member.key.namespace.to_string(),
                     name: member.key.name.to_string(),
                     kind: member.kind,
                     policy: member.facts.policy,
-                    ports: vec![port],
-                }),
+                    ports: Vec::new(),
+                });
             }
+            let Some(of) = members.last_mut() else { continue };
+            let first = first_of.get(&member.group).copied();
+            let like = first.filter(|_| entries + member.local.len() > REPEATED && !member.local.is_empty());
+            first_of.entry(member.group).or_insert(of.ports.len());
+            let local = if like.is_some() { Vec::new() } else { member.local.to_vec() };
+            entries += local.len();
+            of.ports.push(CachedPort { key: member.port, local, like });
         }
         members.sort_by(|a, b| (&a.namespace, &a.name, a.kind).cmp(&(&b.namespace, &b.name, b.kind)));
         CachedAddress {

@@ -1,6 +1,6 @@
 //! The inputs of the engine: each one changes state, and marks the addresses that it may concern.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -80,8 +80,8 @@ impl Engine {
         for endpoint in &changed {
             let services = self.rows.with_endpoint(endpoint);
             for key in &services {
-                if !self.reachable.has(endpoint) {
-                    self.note_stale(key, self.local_endpoints(key));
+                if !self.reachable.has(endpoint) && self.becomes_stale(key) {
+                    self.stale.insert(key.clone(), self.local_endpoints(key));
                 }
                 self.touch_service(key);
             }
@@ -102,16 +102,16 @@ impl Engine {
         let is_list = matches!(change, RowChange::Listed(_));
         self.slices_listed |= is_list;
         // The endpoints before the change are those that the rules of an absent proxy know.
-        let mut before: HashMap<ServiceKey, Vec<IpAddr>> = HashMap::new();
+        let mut before: HashMap<ServiceKey, HashSet<IpAddr>> = HashMap::new();
         if matches!(self.proxy.health, ProxyHealth::Away { .. }) {
             let of = |input: &SliceInput| ServiceKey {
                 namespace: input.key.namespace.clone(),
                 name: input.service.clone(),
             };
-            let keys: Vec<ServiceKey> = match &change {
+            let keys: BTreeSet<ServiceKey> = match &change {
                 RowChange::Page { rows, .. } => rows.iter().map(of).collect(),
                 RowChange::Listed(_) => self.rows.services().map(|(key, _)| key.clone()).collect(),
-                RowChange::Applied(input) | RowChange::Deleted(input) => vec![of(input)],
+                RowChange::Applied(input) | RowChange::Deleted(input) => [of(input)].into(),
             };
             before.extend(keys.into_iter().map(|key| {
                 let local = self.local_endpoints(&key);
@@ -121,8 +121,8 @@ impl Engine {
         let mut touched = Touched::default();
         self.rows.change_slices(change, &mut touched);
         for key in &touched.services {
-            if let Some(local) = before.remove(key) {
-                self.note_stale(key, local);
+            if let Some(local) = before.remove(key).filter(|_| self.becomes_stale(key)) {
+                self.stale.insert(key.clone(), local);
             }
         }
         if is_page {
@@ -138,18 +138,15 @@ impl Engine {
     }
 
     /// The endpoints of a Service on this node that receive packets.
-    pub(super) fn local_endpoints(&self, key: &ServiceKey) -> Vec<IpAddr> {
-        let all = [false, true].map(|v6| self.rows.endpoints(key, v6, None));
+    pub(super) fn local_endpoints(&self, key: &ServiceKey) -> HashSet<IpAddr> {
+        let all = [false, true].map(|v6| self.rows.endpoints(key, v6));
         let local = all.iter().flat_map(|endpoints| &endpoints.local);
         local.filter(|of| of.condition != EndpointCondition::NotReady).map(|of| of.address).collect()
     }
 
-    /// Records that a Service's endpoints change while the service proxy is away. `local`: the
-    /// endpoints on this node before the change.
-    fn note_stale(&mut self, key: &ServiceKey, local: Vec<IpAddr>) {
-        if matches!(self.proxy.health, ProxyHealth::Away { .. }) && !self.stale.contains_key(key) {
-            self.stale.insert(key.clone(), local);
-        }
+    /// Whether a change of a Service's endpoints is the first one while the service proxy is away.
+    fn becomes_stale(&self, key: &ServiceKey) -> bool {
+        matches!(self.proxy.health, ProxyHealth::Away { .. }) && !self.stale.contains_key(key)
     }
 
     fn change_namespaces(&mut self, change: RowChange<NamespaceInput>) {
@@ -224,11 +221,15 @@ impl Engine {
         for change in changes {
             let port = PortKey { protocol: change.protocol, port: change.port };
             let ports = self.rules.entry(change.address).or_default();
-            ports.retain(|(of, _)| *of != port);
-            match change.rules {
-                PortRules::Missing if ports.is_empty() => drop(self.rules.remove(&change.address)),
-                PortRules::Missing => {}
-                rules => ports.push((port, rules)),
+            let index = ports.binary_search_by_key(&port, |(of, _)| *of);
+            match (index, change.rules) {
+                (Ok(index), PortRules::Missing) => drop(ports.remove(index)),
+                (Err(_), PortRules::Missing) => {}
+                (Ok(index), rules) => ports.get_mut(index).into_iter().for_each(|of| of.1 = rules),
+                (Err(index), rules) => ports.insert(index, (port, rules)),
+            }
+            if ports.is_empty() {
+                self.rules.remove(&change.address);
             }
             self.touched.insert(change.address);
         }

@@ -18,7 +18,7 @@ pub(in crate::services) struct AddressRow {
     pub(super) deadline: Option<Instant>,
     /// The advertisements that apply, or those that the address is advertised for.
     pub(in crate::services) names: Names,
-    /// Ports with rules since the address is advertised.
+    /// Ports with rules since the address is advertised, ascending.
     pub(super) forwarded: SmallVec<[PortKey; 2]>,
     /// Whether the address is advertised by the policy Cluster without an endpoint on this node.
     pub(super) is_remote: bool,
@@ -138,12 +138,13 @@ impl AddressRow {
             }
         }
         // A port without any endpoint counts as new when it has one again.
-        self.forwarded.retain(|port| members().any(|(of, facts)| of == *port && facts.is_served()));
-        for (port, facts) in members() {
-            let is_forwarded = facts.rules == MemberRules::Forwarded && facts.is_served();
-            if is_forwarded && !self.forwarded.contains(&port) {
-                self.forwarded.push(port);
-            }
-        }
+        let served = members().filter(|(_, facts)| facts.is_served());
+        let forwarded = served.filter(|(port, facts)| {
+            facts.rules == MemberRules::Forwarded || self.forwarded.binary_search(port).is_ok()
+        });
+        let mut forwarded: SmallVec<[PortKey; 2]> = forwarded.map(|(port, _)| port).collect();
+        forwarded.sort_unstable();
+        forwarded.dedup();
+        self.forwarded = forwarded;
     }
 }
