@@ -260,6 +260,14 @@ impl Engine {
     }
 }
 
+#[cfg(test)]
+impl Member {
+    /// The place of its endpoints in memory.
+    pub(super) fn local_at(&self) -> usize {
+        self.local.as_ptr().addr()
+    }
+}
+
 impl Collected {
     pub(super) fn nothing() -> Collected {
         Collected {

@@ -27,6 +27,8 @@ use crate::services::{
 
 use EndpointCondition::{NotReady, Ready, Terminating};
 
+mod bounds;
+
 const VIP: &str = "10.9.0.1";
 const POD: &str = "10.1.0.5";
 
