@@ -1,4 +1,4 @@
-//! What the controller keeps of objects that tenants write: annotations and labels by name, and the
+//! What controller and agents keep of objects that tenants write: annotations and labels by name, and the
 //! bounds of their size. `docs/limits.md` lists the bounds.
 //!
 //! Kubernetes limits a label's value, but not the number of labels: an object may have over 1 MiB of
@@ -81,6 +81,17 @@ fn octets_of_pair((name, value): (&String, &String)) -> usize {
     name.len() + value.len()
 }
 
+/// The labels of an object, within [`MAX_LABELS`].
+///
+/// # Errors
+/// They exceed the bound.
+pub fn bounded_labels(
+    labels: Option<BTreeMap<String, String>>,
+) -> Result<BTreeMap<String, String>, TooLarge> {
+    check(octets(labels.as_ref()), MAX_LABELS)?;
+    Ok(labels.unwrap_or_default())
+}
+
 /// Compares a size with its bound.
 ///
 /// # Errors
@@ -131,6 +142,15 @@ mod tests {
         assert_eq!(octets_of(Some(&map), &POD_ANNOTATIONS), annotation::IP_POOL.len() + 8);
         assert_eq!(octets(Some(&map)), 25 + annotation::IP_POOL.len() + 8);
         assert!(keep(None, &POD_ANNOTATIONS).is_empty());
+    }
+
+    #[test]
+    fn labels_above_the_bound_are_not_kept() {
+        let labels = |octets: usize| Some([("a".to_owned(), "x".repeat(octets - 1))].into());
+        assert_eq!(bounded_labels(labels(MAX_LABELS)).map(|labels| labels.len()), Ok(1));
+        let too_large = TooLarge { octets: MAX_LABELS + 1, bound: MAX_LABELS };
+        assert_eq!(bounded_labels(labels(MAX_LABELS + 1)), Err(too_large));
+        assert_eq!(bounded_labels(None), Ok(BTreeMap::new()));
     }
 
     #[test]

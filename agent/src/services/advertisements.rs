@@ -69,6 +69,11 @@ pub(super) fn needs_namespaces(plan: &ServicesPlan) -> bool {
     plan.advertisements.values().any(|of| !of.namespaces.is_empty())
 }
 
+/// Whether an advertisement has a selector of Services.
+pub(super) fn needs_labels(plan: &ServicesPlan) -> bool {
+    plan.advertisements.values().any(|of| !of.services.is_empty())
+}
+
 /// The kinds of addresses that some advertisement has. LoadBalancer addresses always count, so that
 /// each of them has a state.
 pub(super) fn kinds(plan: &ServicesPlan) -> BTreeSet<AddressKind> {
@@ -76,18 +81,20 @@ pub(super) fn kinds(plan: &ServicesPlan) -> BTreeSet<AddressKind> {
     named.chain([AddressKind::LoadBalancer]).collect()
 }
 
-/// The advertisements whose selectors match the labels of a Service and of its Namespace.
+/// The advertisements whose selectors match the labels of a Service and of its Namespace. Of labels
+/// that exceed their bound, nothing is known: only an empty selector matches them.
 pub(super) fn matching(
     plan: &ServicesPlan,
-    service: impl FnOnce() -> BTreeMap<String, String>,
+    service: impl FnOnce() -> Option<BTreeMap<String, String>>,
     namespace: Option<&BTreeMap<String, String>>,
 ) -> Names {
-    let needs_labels = plan.advertisements.values().any(|of| !of.services.is_empty());
-    let service = if needs_labels { service() } else { BTreeMap::new() };
-    let none = BTreeMap::new();
-    let namespace = namespace.unwrap_or(&none);
-    let matches =
-        |of: &PlannedAdvertisement| of.services.selects(&service) && of.namespaces.selects(namespace);
+    let service = if needs_labels(plan) { service() } else { None };
+    let selects = |selector: &LabelSelector, labels: Option<&BTreeMap<String, String>>| {
+        selector.is_empty() || labels.is_some_and(|labels| selector.selects(labels))
+    };
+    let matches = |of: &PlannedAdvertisement| {
+        selects(&of.services, service.as_ref()) && selects(&of.namespaces, namespace)
+    };
     all(plan).filter(|(_, of)| matches(of)).map(|(name, _)| name).collect()
 }
 
@@ -227,7 +234,7 @@ pub(super) mod tests {
     #[test]
     fn the_default_advertises_load_balancer_addresses_of_bgp_pools() {
         let plan = plan(&[]);
-        let matching = matching(&plan, BTreeMap::new, None);
+        let matching = matching(&plan, || None, None);
         assert_eq!(matching, names(&[""]));
         let load_balancer = |address| select(&plan, &matching, AddressKind::LoadBalancer, ip(address));
         assert_eq!(load_balancer("10.9.0.7"), Ok(names(&[""])));
@@ -248,13 +255,34 @@ pub(super) mod tests {
         let shop = PlannedAdvertisement { namespaces: selector(&[("team", "shop")]), ..web.clone() };
         let plan = plan(&[("shop", shop), ("web", web)]);
         let matches = |service: &[(&str, &str)], namespace: &[(&str, &str)]| {
-            matching(&plan, || labels(service), Some(&labels(namespace)))
+            matching(&plan, || Some(labels(service)), Some(&labels(namespace)))
         };
         assert_eq!(matches(&[("app", "web")], &[("team", "shop")]), names(&["shop", "web"]));
         assert_eq!(matches(&[("app", "web")], &[]), names(&["web"]));
         assert_eq!(matches(&[], &[("team", "shop")]), names(&[]));
-        assert_eq!(matching(&plan, BTreeMap::new, None), names(&[]), "the default is not in force");
+        assert_eq!(matching(&plan, || None, None), names(&[]), "the default is not in force");
         assert!(needs_namespaces(&plan));
+    }
+
+    #[test]
+    fn large_labels_match_no_selector() {
+        let without = |key: &str| LabelSelector {
+            match_expressions: serde_json::from_value(
+                serde_json::json!([{"key": key, "operator": "DoesNotExist"}]),
+            )
+            .unwrap(),
+            ..LabelSelector::default()
+        };
+        let by_service = PlannedAdvertisement { services: without("internal"), ..advertisement(1) };
+        let by_namespace = PlannedAdvertisement { namespaces: without("guest"), ..advertisement(2) };
+        let plan = plan(&[("all", advertisement(3)), ("namespace", by_namespace), ("service", by_service)]);
+        let few = labels(&[]);
+        assert_eq!(
+            matching(&plan, || Some(few.clone()), Some(&few)),
+            names(&["all", "namespace", "service"])
+        );
+        assert_eq!(matching(&plan, || None, Some(&few)), names(&["all", "namespace"]));
+        assert_eq!(matching(&plan, || Some(few.clone()), None), names(&["all", "service"]));
     }
 
     #[test]

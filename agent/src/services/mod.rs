@@ -40,6 +40,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 use trunkline_api::control::ProxyRulesState;
+use trunkline_api::kept::TooLarge;
 use trunkline_api::resources::{AddressBlock, AggregationLength, LabelSelector};
 use trunkline_bgp::net::SpeakerHandle;
 use trunkline_bgp::rib::Origination;
@@ -108,8 +109,9 @@ pub struct ServiceKey {
 pub struct ServiceInput {
     /// Namespace and name.
     pub key: ServiceKey,
-    /// Labels, for `serviceSelector`.
-    pub labels: BTreeMap<String, String>,
+    /// Labels, for `serviceSelector`. If they are too large, only an advertisement without this
+    /// selector selects the Service.
+    pub labels: Result<BTreeMap<String, String>, TooLarge>,
     /// Whether `type` is LoadBalancer.
     pub load_balancer: bool,
     /// `spec.loadBalancerClass`.
@@ -118,9 +120,9 @@ pub struct ServiceInput {
     pub other_proxy: bool,
     /// `status.loadBalancer.ingress[].ip`, without entries of `ipMode: Proxy`.
     pub load_balancer_addresses: Vec<IpAddr>,
-    /// `spec.externalIPs`.
+    /// `spec.externalIPs`. Empty while no advertisement has addresses of this kind.
     pub external_addresses: Vec<IpAddr>,
-    /// `spec.clusterIPs`, without `None`.
+    /// `spec.clusterIPs`, without `None`. Empty while no advertisement has addresses of this kind.
     pub cluster_addresses: Vec<IpAddr>,
     /// `spec.ports`.
     pub ports: Vec<ServicePort>,
@@ -244,8 +246,9 @@ pub enum EndpointCondition {
 pub struct NamespaceInput {
     /// The Namespace's name.
     pub name: Arc<str>,
-    /// Its labels.
-    pub labels: BTreeMap<String, String>,
+    /// Its labels. If they are too large, only an advertisement without this selector selects its
+    /// Services.
+    pub labels: Result<BTreeMap<String, String>, TooLarge>,
 }
 
 /// This node, as its Node object describes it.

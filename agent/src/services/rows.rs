@@ -10,6 +10,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
+use trunkline_api::kept::TooLarge;
 use trunkline_api::service::{AddressKind, Protocol, TrafficPolicy};
 
 use super::advertisements::Names;
@@ -29,7 +30,7 @@ type SlicePorts = [(Arc<str>, Protocol)];
 /// A Service.
 #[derive(Debug)]
 pub(super) struct ServiceRow {
-    labels: Box<str>,
+    labels: Result<Box<str>, TooLarge>,
     /// Whether another service proxy handles it.
     pub(super) other_proxy: bool,
     /// The class of its load balancer, if this is a Service of the type LoadBalancer.
@@ -49,13 +50,16 @@ pub(super) struct ServiceRow {
 
 impl ServiceRow {
     /// Its labels.
-    pub(super) fn labels(&self) -> BTreeMap<String, String> {
-        let mut texts = self.labels.split('\0');
+    ///
+    /// # Errors
+    /// They exceed their bound.
+    pub(super) fn labels(&self) -> Result<BTreeMap<String, String>, TooLarge> {
+        let mut texts = self.labels.as_deref().map_err(|error| *error)?.split('\0');
         let mut labels = BTreeMap::new();
         while let (Some(key), Some(value)) = (texts.next(), texts.next()) {
             labels.insert(key.to_owned(), value.to_owned());
         }
-        labels
+        Ok(labels)
     }
 
     /// Its addresses, each with its kind.
@@ -254,14 +258,12 @@ impl Rows {
         addresses.sort_unstable();
         addresses.dedup();
         let ports = input.ports.iter();
+        let as_text = |labels: &BTreeMap<String, String>| {
+            let texts: Vec<&str> = labels.iter().flat_map(|(key, value)| [key.as_str(), value]).collect();
+            texts.join("\0").into()
+        };
         let row = ServiceRow {
-            labels: input
-                .labels
-                .iter()
-                .flat_map(|(key, value)| [key.as_str(), value])
-                .collect::<Vec<_>>()
-                .join("\0")
-                .into(),
+            labels: input.labels.as_ref().map(as_text).map_err(|error| *error),
             other_proxy: input.other_proxy,
             class: input.load_balancer.then(|| input.class.map(|class| self.shared.text(&class))),
             addresses,
@@ -438,7 +440,7 @@ pub(super) mod tests {
     ) -> ServiceInput {
         ServiceInput {
             key: service_key(name),
-            labels: BTreeMap::new(),
+            labels: Ok(BTreeMap::new()),
             load_balancer: true,
             class: Some(Arc::from("trunkline.io/load-balancer")),
             other_proxy: false,
@@ -590,14 +592,14 @@ pub(super) mod tests {
         let web = service("web", &["10.9.0.1", "fd09::1"], TrafficPolicy::Local);
         let labels: BTreeMap<String, String> =
             [("app".to_owned(), "web".to_owned()), ("empty".to_owned(), String::new())].into();
-        let web = ServiceInput { labels: labels.clone(), ..web };
+        let web = ServiceInput { labels: Ok(labels.clone()), ..web };
         rows.change_services(
             RowChange::Listed(vec![web, service("api", &["10.9.0.1"], TrafficPolicy::Local)]),
             &mut touched,
         );
         assert_eq!(rows.members(&ip("10.9.0.1")).len(), 2);
-        assert_eq!(rows.service(&service_key("web")).unwrap().labels(), labels);
-        assert_eq!(rows.service(&service_key("api")).unwrap().labels(), BTreeMap::new());
+        assert_eq!(rows.service(&service_key("web")).unwrap().labels(), Ok(labels));
+        assert_eq!(rows.service(&service_key("api")).unwrap().labels(), Ok(BTreeMap::new()));
         assert_eq!(rows.namespace(&Arc::from("default")), [service_key("api"), service_key("web")]);
         assert_eq!(rows.namespace(&Arc::from("defaul")), []);
 

@@ -299,12 +299,30 @@ impl Engine {
         self.rows.port_endpoints(key, address.is_ipv6(), service).err()
     }
 
+    /// The labels of a Service or Namespace that exceed their bound, if selectors need them.
+    fn large_labels(&self, address: IpAddr) -> Option<String> {
+        let of_services = advertisements::needs_labels(&self.plan);
+        self.ours(address).find_map(|(key, _, service)| {
+            let service = service.labels().err().filter(|_| of_services);
+            let namespace = self.namespace_labels(&key.namespace).and_then(|labels| labels.as_ref().err());
+            let (what, error) = match (service, namespace) {
+                (Some(error), _) => (format!("Service {}/{}", key.namespace, key.name), error),
+                (None, Some(error)) => (format!("Namespace {}", key.namespace), *error),
+                (None, None) => return None,
+            };
+            Some(format!("no selector of a ServiceAdvertisement matches the labels of {what}: {error}"))
+        })
+    }
+
     fn not_selected(&self, address: IpAddr) -> String {
         if self.ours(address).any(|(_, _, service)| service.other_proxy) {
             return format!(
                 "another service proxy has the Service: remove the label {} from it",
                 label::SERVICE_PROXY_NAME
             );
+        }
+        if let Some(text) = self.large_labels(address) {
+            return text;
         }
         let names: Vec<&str> = self.plan.advertisements.keys().map(|name| &**name).collect();
         match names.as_slice() {

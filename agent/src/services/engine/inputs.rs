@@ -1,11 +1,12 @@
 //! The inputs of the engine: each one changes state, and marks the addresses that it may concern.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use tokio::time::Instant;
+use trunkline_api::kept::TooLarge;
 use trunkline_api::service::{AddressKind, PortKey};
 
 use super::Engine;
@@ -238,9 +239,21 @@ impl Engine {
     /// Selects the advertisements of a Service by labels. Returns whether they are others.
     fn match_labels(&mut self, key: &ServiceKey) -> bool {
         let Some(row) = self.rows.service(key) else { return false };
-        let namespace = self.namespaces.as_ref().and_then(|labels| labels.get(&key.namespace));
-        let matching = advertisements::matching(&self.plan, || row.labels(), namespace);
+        let none = BTreeMap::new();
+        let namespace = match self.namespace_labels(&key.namespace) {
+            None => Some(&none),
+            Some(labels) => labels.as_ref().ok(),
+        };
+        let matching = advertisements::matching(&self.plan, || row.labels().ok(), namespace);
         self.rows.set_matching(key, matching)
+    }
+
+    /// The labels of a Namespace; none if it is not known, or no selector needs the labels.
+    pub(in crate::services) fn namespace_labels(
+        &self,
+        name: &Arc<str>,
+    ) -> Option<&Result<BTreeMap<String, String>, TooLarge>> {
+        self.namespaces.as_ref()?.get(name)
     }
 
     fn touch(&mut self, touched: Touched, now: Instant) {

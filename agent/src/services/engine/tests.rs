@@ -448,11 +448,13 @@ async fn advertisements_select_by_labels_of_service_and_namespace() {
     let mut world = World::known(TrafficPolicy::Cluster, plan(&[("shop", shop)]));
     world.give([apply_slice(slice("a", "web", 1, &[]))]);
     assert_eq!(world.reason(), Some(WithheldReason::NotSelected));
-    let labelled =
-        ServiceInput { labels: labels(&[("app", "web")]), ..service("web", &[VIP], TrafficPolicy::Cluster) };
+    let labelled = ServiceInput {
+        labels: Ok(labels(&[("app", "web")])),
+        ..service("web", &[VIP], TrafficPolicy::Cluster)
+    };
     world.give([apply_service(labelled)]);
     assert_eq!(world.reason(), Some(WithheldReason::NotSelected));
-    let namespace = |pairs| NamespaceInput { name: Arc::from("default"), labels: labels(pairs) };
+    let namespace = |pairs| NamespaceInput { name: Arc::from("default"), labels: Ok(labels(pairs)) };
     world.give([ServicesInput::Namespaces(RowChange::Applied(namespace(&[("team", "shop")])))]);
     let prefixes: Vec<String> = world.speaker.keys().map(ToString::to_string).collect();
     assert_eq!(prefixes, ["10.9.0.0/24"]);
@@ -721,7 +723,7 @@ impl Inputs {
                 let mut input = service(NAMES[name], &[VIPS[address]], policy);
                 input.ports[0].port = 80 + name as u16;
                 if labelled {
-                    input.labels = labels(&[("app", "web")]);
+                    input.labels = Ok(labels(&[("app", "web")]));
                 }
                 self.services.insert(name, input.clone());
                 world.give([apply_service(input)]);

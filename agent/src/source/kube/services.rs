@@ -5,7 +5,8 @@
 //! kube-proxy does. So a page of a list becomes compact rows before the next page is requested.
 //!
 //! **The advertisements define the watches.** While none has External or Cluster addresses, only
-//! Services of type LoadBalancer are watched. Namespaces are watched only while a selector needs
+//! Services of type LoadBalancer are watched. Rows have addresses of these kinds only while an
+//! advertisement has the kind. Namespaces are watched only while a selector needs
 //! their labels.
 //!
 //! **Pods do not depend on these watches**: they are optional ([`super::health`]).
@@ -14,17 +15,17 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Namespace;
 use kube::Api;
-use kube::core::{ObjectMeta, PartialObjectMeta};
+use kube::core::ObjectMeta;
 use serde::{Deserialize, Deserializer};
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 use trunkline_api::names::label;
-use trunkline_api::{kube_resource, null_default};
+use trunkline_api::{kept, kube_resource, null_default};
 
 use super::cluster::Cluster;
-use super::watch::{Change, Metadata, Rows, Selector, Source, Versioned, run};
+use super::watch::{Change, Rows, Selector, Source, Versioned, run};
+use crate::services::bounds::{Excess, MAX_ADDRESSES};
 use crate::services::{
     AddressKind, EndpointInput, NamespaceInput, Protocol, RowChange, ServiceInput, ServiceKey, ServicePort,
     ServicesInput, ServicesPlan, SliceInput, SliceKey, TrafficPolicy,
@@ -37,6 +38,8 @@ const NAMESPACES: &str = "namespaces";
 const SERVICES_PAGE: u32 = 250;
 /// EndpointSlices in a page of a list: a slice usually has up to 100 endpoints.
 const SLICES_PAGE: u32 = 100;
+/// Namespaces in a page of a list.
+const NAMESPACES_PAGE: u32 = 250;
 
 /// The inputs of the watches.
 pub struct ServiceWatches {
@@ -53,23 +56,25 @@ pub struct ServiceWatches {
 /// The watches that the advertisements need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Wanted {
-    /// Services of all types.
-    all_types: bool,
+    /// Addresses of these kinds, and Services of all types.
+    external: bool,
+    cluster: bool,
     namespaces: bool,
 }
 
 impl Wanted {
     fn of(plan: &ServicesPlan) -> Wanted {
-        let mut advertisements = plan.advertisements.values();
-        let by_user = [AddressKind::External, AddressKind::Cluster];
+        let has = |kind| plan.advertisements.values().any(|one| one.kinds.contains(&kind));
         Wanted {
-            namespaces: advertisements.clone().any(|one| !one.namespaces.is_empty()),
-            all_types: advertisements.any(|one| by_user.iter().any(|kind| one.kinds.contains(kind))),
+            namespaces: plan.advertisements.values().any(|one| !one.namespaces.is_empty()),
+            external: has(AddressKind::External),
+            cluster: has(AddressKind::Cluster),
         }
     }
 
     fn services(self) -> Selector {
-        Selector { fields: (!self.all_types).then(|| "spec.type=LoadBalancer".to_owned()), labels: None }
+        let all_types = self.external || self.cluster;
+        Selector { fields: (!all_types).then(|| "spec.type=LoadBalancer".to_owned()), labels: None }
     }
 }
 
@@ -85,7 +90,9 @@ pub async fn follow(mut watches: ServiceWatches) {
     loop {
         let wanted = watches.plan.borrow_and_update().as_deref().map(Wanted::of);
         if let Some(wanted) = wanted.filter(|_| wanted != before) {
-            if before.map(|before| before.all_types) != Some(wanted.all_types) {
+            if before.map(|before| (before.external, before.cluster))
+                != Some((wanted.external, wanted.cluster))
+            {
                 // The rows stay until the new watch has its list.
                 watches.stop(SERVICES, &mut running);
                 running.insert(SERVICES, watches.watch_services(wanted));
@@ -108,7 +115,8 @@ pub async fn follow(mut watches: ServiceWatches) {
 impl ServiceWatches {
     fn watch_services(&self, wanted: Wanted) -> AbortHandle {
         let services: Api<Service> = Api::all(self.cluster.connection().client.clone());
-        let rows = Rows { api: services, page: SERVICES_PAGE, by_page: true, convert: ServiceRow::from };
+        let convert = move |service| ServiceRow::of(service, wanted);
+        let rows = Rows { api: services, page: SERVICES_PAGE, by_page: true, convert };
         self.watch(SERVICES, rows, wanted.services(), |change| {
             rows_of(change, ServiceRow::into_input).map(ServicesInput::Services)
         })
@@ -127,18 +135,13 @@ impl ServiceWatches {
 
     fn watch_namespaces(&self) -> AbortHandle {
         let namespaces: Api<Namespace> = Api::all(self.cluster.connection().client.clone());
-        let input = |namespace: PartialObjectMeta<Namespace>| NamespaceInput {
-            name: Arc::from(namespace.metadata.name.unwrap_or_default()),
-            labels: namespace.metadata.labels.unwrap_or_default(),
+        let convert = |Namespace { metadata }| NamespaceInput {
+            name: Arc::from(metadata.name.unwrap_or_default()),
+            labels: kept::bounded_labels(metadata.labels),
         };
-        self.watch(NAMESPACES, Metadata(namespaces), Selector::default(), move |change| {
-            let change = match change {
-                Change::Listed(all) => RowChange::Listed(all.into_iter().map(input).collect()),
-                Change::Applied(one) => RowChange::Applied(input(one)),
-                Change::Deleted(one) => RowChange::Deleted(input(one)),
-                Change::Page { .. } | Change::Failing(_) => return None,
-            };
-            Some(ServicesInput::Namespaces(change))
+        let rows = Rows { api: namespaces, page: NAMESPACES_PAGE, by_page: false, convert };
+        self.watch(NAMESPACES, rows, Selector::default(), |change| {
+            rows_of(change, |input| (input, true)).map(ServicesInput::Namespaces)
         })
     }
 
@@ -262,19 +265,38 @@ impl ServiceRow {
     fn into_input(self) -> (ServiceInput, bool) {
         (self.input, self.has_addresses)
     }
-}
 
-impl From<Service> for ServiceRow {
-    fn from(Service { metadata, spec, status }: Service) -> ServiceRow {
-        let labels = metadata.labels.unwrap_or_default();
+    /// The row of a Service, with the kinds of addresses that the advertisements have.
+    fn of(Service { metadata, spec, status }: Service, wanted: Wanted) -> ServiceRow {
+        let other_proxy =
+            metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(label::SERVICE_PROXY_NAME));
         let has_addresses = spec.service_type != "ExternalName" && spec.cluster_ip != "None";
         let ingress = status.load_balancer.ingress.into_iter();
         let by_proxy = |ingress: &Ingress| ingress.ip_mode.as_deref() == Some("Proxy");
-        let ports = spec.ports.into_iter().filter_map(|port| {
+        let is_large = spec.ports.len() > kept::MAX_SERVICE_PORTS;
+        let mut excess = is_large.then_some(Excess::Ports(spec.ports.len()));
+        let ports = spec.ports.into_iter().filter(|_| !is_large).filter_map(|port| {
             let Port { name, protocol, port } = port;
             let name = Arc::from(name.unwrap_or_default());
             Some(ServicePort { protocol: read_protocol(protocol.as_deref())?, port: port?, name })
         });
+        let mut load_balancer_addresses: Vec<IpAddr> = ingress
+            .filter(|ingress| !by_proxy(ingress))
+            .filter_map(|ingress| ingress.ip?.parse().ok())
+            .collect();
+        let of_kind = |texts: &[String], is_wanted| if is_wanted { addresses(texts) } else { Vec::new() };
+        let mut external_addresses = of_kind(&spec.external_ips, wanted.external);
+        let mut cluster_addresses = of_kind(&spec.cluster_ips, wanted.cluster);
+        let (mut count, mut left) = (0, MAX_ADDRESSES);
+        for addresses in [&mut load_balancer_addresses, &mut external_addresses, &mut cluster_addresses] {
+            count += addresses.len();
+            addresses.truncate(left);
+            left -= addresses.len();
+            addresses.shrink_to_fit();
+        }
+        if count > MAX_ADDRESSES {
+            excess.get_or_insert(Excess::Addresses(count));
+        }
         let input = ServiceInput {
             key: ServiceKey {
                 namespace: Arc::from(metadata.namespace.unwrap_or_default()),
@@ -282,17 +304,15 @@ impl From<Service> for ServiceRow {
             },
             load_balancer: spec.service_type == "LoadBalancer",
             class: spec.load_balancer_class.map(Arc::from),
-            other_proxy: labels.contains_key(label::SERVICE_PROXY_NAME),
-            labels,
-            load_balancer_addresses: ingress
-                .filter(|ingress| !by_proxy(ingress))
-                .filter_map(|ingress| ingress.ip?.parse().ok())
-                .collect(),
-            external_addresses: addresses(&spec.external_ips),
-            cluster_addresses: addresses(&spec.cluster_ips),
+            other_proxy,
+            labels: kept::bounded_labels(metadata.labels),
+            load_balancer_addresses,
+            external_addresses,
+            cluster_addresses,
             ports: ports.collect(),
             external_policy: read_policy(spec.external_traffic_policy.as_deref()),
             internal_policy: read_policy(spec.internal_traffic_policy.as_deref()),
+            excess,
         };
         ServiceRow { input, has_addresses }
     }
@@ -347,6 +367,8 @@ impl SliceRow {
         let port = |Port { name, protocol, .. }: Port| {
             Some((Arc::from(name.unwrap_or_default()), read_protocol(protocol.as_deref())?))
         };
+        let is_large = ports.len() > kept::MAX_SERVICE_PORTS;
+        let excess = is_large.then_some(Excess::SlicePorts(ports.len()));
         let input = SliceInput {
             key: SliceKey {
                 namespace: Arc::from(metadata.namespace.unwrap_or_default()),
@@ -354,7 +376,8 @@ impl SliceRow {
             },
             service: Arc::from(service.unwrap_or_default()),
             v6: address_type == "IPv6",
-            ports: ports.into_iter().filter_map(port).collect(),
+            ports: ports.into_iter().filter(|_| !is_large).filter_map(port).collect(),
+            excess,
             remote_ready,
             remote_terminating,
             local,
@@ -375,6 +398,15 @@ impl Endpoint {
             terminating: terminating.unwrap_or(false),
         })
     }
+}
+
+// ---- Namespaces
+
+/// The used part of a Namespace. Each page of a list is converted as soon as it arrives.
+#[derive(Clone, Debug, Deserialize)]
+struct Namespace {
+    #[serde(deserialize_with = "used_metadata")]
+    metadata: ObjectMeta,
 }
 
 // ---- fields
@@ -412,6 +444,7 @@ fn read_policy(text: Option<&str>) -> TrafficPolicy {
     if text == Some("Local") { TrafficPolicy::Local } else { TrafficPolicy::Cluster }
 }
 
+kube_resource!(Namespace, ClusterResourceScope, "", "v1", "Namespace", "namespaces");
 kube_resource!(Service, NamespaceResourceScope, "", "v1", "Service", "services");
 kube_resource!(
     EndpointSlice,
@@ -431,6 +464,8 @@ mod tests {
     use super::*;
     use crate::services::{EndpointCondition, LocalEndpoint, PlannedAdvertisement};
 
+    const ALL: Wanted = Wanted { external: true, cluster: true, namespaces: true };
+
     fn service(spec: Value, status: Value) -> ServiceRow {
         let object = json!({
             "apiVersion": "v1", "kind": "Service",
@@ -438,7 +473,7 @@ mod tests {
                          "resourceVersion": "7", "managedFields": [{"manager": "kubectl"}]},
             "spec": spec, "status": status,
         });
-        serde_json::from_value::<Service>(object).unwrap().into()
+        ServiceRow::of(serde_json::from_value::<Service>(object).unwrap(), ALL)
     }
 
     #[test]
@@ -473,7 +508,7 @@ mod tests {
             (input.external_policy, input.internal_policy),
             (TrafficPolicy::Local, TrafficPolicy::Cluster)
         );
-        assert_eq!(input.labels["app"], "web");
+        assert_eq!(input.labels.unwrap()["app"], "web");
     }
 
     #[test]
@@ -555,7 +590,76 @@ mod tests {
         assert_eq!(usual.services().fields.as_deref(), Some("spec.type=LoadBalancer"));
         assert_eq!(Wanted::of(&plan(&[AddressKind::LoadBalancer], &[])), usual);
         let wide = Wanted::of(&plan(&[AddressKind::LoadBalancer, AddressKind::External], &[("a", "b")]));
-        assert_eq!(wide, Wanted { all_types: true, namespaces: true });
+        assert_eq!(wide, Wanted { external: true, cluster: false, namespaces: true });
         assert_eq!(wide.services().fields, None);
+    }
+
+    /// A Service of a hostile tenant, without the parts that have no bound.
+    fn hostile(metadata: &Value, spec: &Value, wanted: Wanted) -> ServiceInput {
+        let mut object =
+            json!({"metadata": {"name": "web", "namespace": "shop"}, "spec": {"type": "LoadBalancer"}});
+        for (part, with) in [("metadata", metadata), ("spec", spec)] {
+            let with = with.as_object().unwrap().clone();
+            object[part].as_object_mut().unwrap().extend(with);
+        }
+        ServiceRow::of(serde_json::from_value(object).unwrap(), wanted).input
+    }
+
+    /// The approximate size in memory.
+    fn size(row: &impl std::fmt::Debug) -> usize {
+        format!("{row:?}").len()
+    }
+
+    #[test]
+    fn services_above_a_bound_cost_little() {
+        let labels: BTreeMap<String, String> =
+            (0..10_000).map(|number| (format!("team/{number}"), "x".repeat(63))).collect();
+        let ports: Vec<Value> =
+            (1..=20_000).map(|port| json!({"name": format!("p{port}"), "port": port})).collect();
+        let ips: Vec<String> = (0..5000).map(|of| format!("192.0.{}.{}", of / 250, of % 250)).collect();
+        let none = json!({});
+
+        let large = hostile(&json!({"labels": labels}), &none, ALL);
+        assert!(large.labels.is_err() && large.excess.is_none() && size(&large) < 1000, "{}", size(&large));
+        let large = hostile(&none, &json!({"ports": ports}), ALL);
+        assert_eq!((large.excess, large.ports.len()), (Some(Excess::Ports(20_000)), 0));
+        let large = hostile(&none, &json!({"externalIPs": ips, "clusterIPs": ["10.96.0.7"]}), ALL);
+        assert_eq!(large.excess, Some(Excess::Addresses(5001)));
+        assert_eq!((large.external_addresses.len(), large.cluster_addresses.len()), (MAX_ADDRESSES, 0));
+        let most: Vec<&String> = ips.iter().take(MAX_ADDRESSES).collect();
+        assert_eq!(hostile(&none, &json!({"externalIPs": most}), ALL).excess, None);
+    }
+
+    #[test]
+    fn the_label_of_another_proxy_counts_in_large_labels_too() {
+        let mut labels: BTreeMap<String, String> =
+            (0..10_000).map(|number| (format!("team/{number}"), "x".repeat(63))).collect();
+        labels.insert(label::SERVICE_PROXY_NAME.to_owned(), "other".to_owned());
+        assert!(hostile(&json!({"labels": labels}), &json!({}), ALL).other_proxy);
+    }
+
+    #[test]
+    fn addresses_of_a_kind_without_advertisement_are_not_kept() {
+        let ips: Vec<String> = (0..5000).map(|of| format!("192.0.{}.{}", of / 250, of % 250)).collect();
+        let spec = json!({"externalIPs": ips, "clusterIPs": ["10.96.0.7"]});
+        let usual = Wanted::of(&ServicesPlan::default());
+        let input = hostile(&json!({}), &spec, usual);
+        assert_eq!((input.external_addresses.len(), input.cluster_addresses.len()), (0, 0));
+        assert_eq!(input.excess, None);
+        let input = hostile(&json!({}), &spec, Wanted { cluster: true, ..usual });
+        assert_eq!((input.external_addresses.len(), input.cluster_addresses.len()), (0, 1));
+    }
+
+    #[test]
+    fn a_slice_with_too_many_ports_has_none() {
+        let slice = |ports: usize| {
+            let ports: Vec<Value> =
+                (0..ports).map(|port| json!({"name": format!("p{port}"), "port": 1})).collect();
+            let object = json!({"metadata": {"name": "web-a", "namespace": "shop"}, "addressType": "IPv4", "ports": ports});
+            SliceRow::of(serde_json::from_value(object).unwrap(), "n1").input
+        };
+        let (most, above) = (slice(kept::MAX_SERVICE_PORTS), slice(kept::MAX_SERVICE_PORTS + 1));
+        assert_eq!((most.ports.len(), most.excess), (kept::MAX_SERVICE_PORTS, None));
+        assert_eq!((above.ports.len(), above.excess), (0, Some(Excess::SlicePorts(4097))));
     }
 }

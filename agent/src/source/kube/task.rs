@@ -434,12 +434,21 @@ impl Task {
                 let mut labels = node.labels;
                 labels.entry("kubernetes.io/hostname".to_owned()).or_insert_with(|| self.start.node.clone());
                 let changed = std::mem::replace(&mut objects.labels, labels.clone()) != labels;
+                let fault = node
+                    .too_large
+                    .map(|error| format!("metadata.labels: {error}. Until then this node has no labels"));
+                let which = ("Node", self.start.node.clone());
+                let is_reported = objects.unreadable.get(&which) == fault.as_ref();
+                match fault {
+                    Some(fault) => drop(objects.unreadable.insert(which, fault)),
+                    None => drop(objects.unreadable.remove(&which)),
+                }
                 self.report_members();
                 if changed {
                     self.follow_networks();
                 }
                 self.report_node(labels, node.is_cordoned.unwrap_or(false)).await;
-                changed
+                changed || !is_reported
             }
             ObjectChange::Pools(change) => {
                 // The controller writes a pool's status after each allocation.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::services::bounds::Excess;
+use trunkline_api::kept::TooLarge;
 
 /// The name of a port.
 fn named(port: u16) -> Arc<str> {
@@ -129,4 +130,29 @@ async fn an_endpoint_in_two_slices_stays_until_both_are_gone() {
     world.wait(millis(100));
     assert_eq!(world.state(VIP), "absent");
     assert!(world.engine.rows.with_endpoint(&POD.parse().unwrap()).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn large_labels_are_the_reason_that_is_shown() {
+    let too_large = TooLarge { octets: 20_000, bound: 16_384 };
+    let by_label = PlannedAdvertisement { services: selector(&[("app", "web")]), ..advertisement(1) };
+    let mut world = World::known(TrafficPolicy::Cluster, plan(&[("a", by_label)]));
+    let large = ServiceInput { labels: Err(too_large), ..service("web", &[VIP], TrafficPolicy::Cluster) };
+    world.give([apply_service(large), apply_slice(slice("a", "web", 1, &[]))]);
+    assert_eq!(world.reason(), Some(WithheldReason::NotSelected));
+    let text = world.view().text;
+    assert!(
+        text.contains("labels of Service default/web: 20000 octets are set, and at most 16384"),
+        "{text}"
+    );
+    world.set_plan(plan(&[("a", advertisement(1))]));
+    assert_eq!(world.state(VIP), "advertised", "no selector needs the labels");
+
+    let by_namespace = PlannedAdvertisement { namespaces: selector(&[("team", "a")]), ..advertisement(1) };
+    world.set_plan(plan(&[("a", by_namespace)]));
+    let namespace = NamespaceInput { name: Arc::from("default"), labels: Err(too_large) };
+    world.give([ServicesInput::Namespaces(RowChange::Listed(vec![namespace]))]);
+    assert_eq!(world.state(VIP), "absent");
+    let text = world.view().text;
+    assert!(text.contains("labels of Namespace default: 20000 octets"), "{text}");
 }
