@@ -45,7 +45,7 @@ fn services_above_a_bound_request_nothing_and_cost_little() {
         let fault = row.request.as_ref().unwrap_err();
         assert!(fault.contains(text), "{fault}");
         assert!(row.labels.is_empty() && row.conflicts.is_empty(), "{text}");
-        assert!(row.exposure.ports.len() <= MAX_SERVICE_PORTS);
+        assert!(row.exposure.ports.as_slice().len() <= MAX_SERVICE_PORTS);
         let texts = ServiceRow { exposure: row.exposure.clone(), ..row };
         let octets = format!("{:?} {:?} {:?}", texts.labels, texts.request, texts.conflicts).len();
         assert!(octets < MAX_LABELS, "{octets}");

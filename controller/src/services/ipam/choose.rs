@@ -326,8 +326,8 @@ impl Exposure {
     /// ones.
     fn conflict(&self, theirs: &Exposure, by: &Key) -> Option<SharingFault> {
         let by = by.clone();
-        if let Some(port) = self.ports.iter().find(|port| theirs.ports.contains(port)) {
-            return Some(SharingFault::Port { by, port: *port });
+        if let Some(port) = self.ports.first_common(&theirs.ports) {
+            return Some(SharingFault::Port { by, port });
         }
         if theirs.policy != self.policy {
             return Some(SharingFault::Policy { by, theirs: theirs.policy, own: self.policy });

@@ -21,11 +21,13 @@
 //!
 //! - [`choose`]: the choice of addresses for a Service; [`faults`]: the reasons of its failure.
 //! - [`pools`]: ranges, foreign addresses within them, and the next free address.
+//! - [`ports`]: sorted ports, and the ports that two Services have in common.
 //! - [`span`]: ranges of addresses.
 
 pub mod choose;
 pub mod faults;
 pub mod pools;
+pub mod ports;
 pub mod span;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,11 +36,12 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 use trunkline_api::resources::IpVersion;
-use trunkline_api::service::{PortKey, TrafficPolicy};
+use trunkline_api::service::TrafficPolicy;
 
 pub use choose::{Choice, PoolSelection, Wanted};
 pub use faults::{AllocateError, SharingFault};
 pub use pools::{FamilyUsage, ForeignSpan, PoolDefinition, PoolFault, PoolUsage, WithheldReason};
+pub use ports::SortedPorts;
 pub use span::Span;
 
 use pools::Pools;
@@ -61,7 +64,7 @@ pub struct ServiceId {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Exposure {
     /// Its ports.
-    pub ports: Vec<PortKey>,
+    pub ports: SortedPorts,
     /// Its externalTrafficPolicy.
     pub policy: TrafficPolicy,
     /// A hash of its selector.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use trunkline_api::service::Protocol;
+use trunkline_api::service::{PortKey, Protocol};
 
 use super::*;
 
@@ -57,7 +57,7 @@ impl Default for Request {
             preferred: Vec::new(),
             pool: None,
             sharing_key: "",
-            exposure: Exposure { ports: vec![port(80)], ..Exposure::default() },
+            exposure: Exposure { ports: [port(80)].into_iter().collect(), ..Exposure::default() },
             selections: BTreeMap::new(),
         }
     }
