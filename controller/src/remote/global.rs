@@ -7,22 +7,23 @@
 //! With the affinity `local`, the endpoints of remote clusters are not ready while an endpoint of
 //! this cluster is serving.
 
-use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use futures_util::future::join_all;
+use futures_util::future::{OptionFuture, join_all};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::core::ObjectMeta;
 use serde_json::json;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, sleep_until};
 use trunkline_api::kept;
 use trunkline_api::names::{REMOTE_ENDPOINTS_MANAGER, annotation, label};
 use trunkline_api::pod::is_global_service;
 use trunkline_api::resources::RemoteConditions;
 
-use super::mirror::{COALESCE, MANAGER, RETRY, WRITES, logged};
+use super::Due;
+use super::affinity::ReportedAffinities;
+use super::mirror::{MANAGER, RETRY, WRITES, logged, pause_after};
 use super::slices::Slice;
 use crate::cluster::Key;
 use crate::events::reason;
@@ -94,7 +95,7 @@ impl Watched for EndpointSlice {
                 let row = BoundRow { cluster, owner, slice };
                 let old = state.remote.bound.set(key.clone(), row);
                 if old.as_ref() != state.remote.bound.get(&key) {
-                    state.remote.global_has_changed();
+                    state.remote.bound_changed(&key);
                 }
             }
             None => state.remote.bound.note(&key),
@@ -102,8 +103,9 @@ impl Watched for EndpointSlice {
     }
 
     fn remove(self, state: &mut ControllerState) {
-        state.remote.bound.remove(&key(&self.metadata));
-        state.remote.global_has_changed();
+        let key = key(&self.metadata);
+        state.remote.bound.remove(&key);
+        state.remote.bound_changed(&key);
     }
 
     fn end(state: &mut ControllerState) {
@@ -118,39 +120,37 @@ fn key(meta: &ObjectMeta) -> Key {
     Key::new(meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
 }
 
-/// The EndpointSlices that should exist.
-fn wanted(state: &ControllerState) -> BTreeMap<Key, BoundRow> {
-    let mut wanted = BTreeMap::new();
-    for (name, row) in state.remote.slices.iter() {
-        let Some(spec) = &row.spec else { continue };
-        let service = Key::new(spec.remote_service.namespace.as_str(), spec.remote_service.name.as_str());
-        let Some(global) = state.remote.global.get(&service) else { continue };
-        let v6 = match spec.address_type.as_str() {
-            "IPv4" => false,
-            "IPv6" => true,
-            _ => continue,
-        };
-        let unused = global.affinity == Affinity::Local && state.services.endpoints.has_local(&service, v6);
-        let mut endpoints = spec.endpoints.clone();
-        for endpoint in &mut endpoints {
-            (endpoint.node_name, endpoint.hints, endpoint.target_ref) = (None, None, None);
-            endpoint.topology.clear();
-            if unused {
-                let no = Some(false);
-                endpoint.conditions = RemoteConditions { ready: no, serving: no, terminating: no };
-            }
-        }
-        let slice = Slice {
-            service: spec.remote_service.name.clone(),
-            address_type: spec.address_type.clone(),
-            endpoints,
-            ports: spec.ports.clone(),
-        };
-        let cluster = spec.remote_service.cluster.as_str().into();
-        let row = BoundRow { cluster, owner: Arc::clone(&global.uid), slice };
-        wanted.insert(Key::new(&*service.namespace, &**name), row);
+/// An EndpointSlice that should exist.
+fn wanted(state: &ControllerState, key: &Key) -> Option<BoundRow> {
+    let spec = state.remote.slices.get(&key.name)?.spec.as_ref()?;
+    if *spec.remote_service.namespace != *key.namespace {
+        return None;
     }
-    wanted
+    let service = Key::new(Arc::clone(&key.namespace), spec.remote_service.name.as_str());
+    let global = state.remote.global.get(&service)?;
+    let v6 = match spec.address_type.as_str() {
+        "IPv4" => false,
+        "IPv6" => true,
+        _ => return None,
+    };
+    let unused = global.affinity == Affinity::Local && state.services.endpoints.has_local(&service, v6);
+    let mut endpoints = spec.endpoints.clone();
+    for endpoint in &mut endpoints {
+        (endpoint.node_name, endpoint.hints, endpoint.target_ref) = (None, None, None);
+        endpoint.topology.clear();
+        if unused {
+            let no = Some(false);
+            endpoint.conditions = RemoteConditions { ready: no, serving: no, terminating: no };
+        }
+    }
+    let slice = Slice {
+        service: spec.remote_service.name.clone(),
+        address_type: spec.address_type.clone(),
+        endpoints,
+        ports: spec.ports.clone(),
+    };
+    let cluster = spec.remote_service.cluster.as_str().into();
+    Some(BoundRow { cluster, owner: Arc::clone(&global.uid), slice })
 }
 
 /// The differences between what should exist and what exists.
@@ -158,10 +158,13 @@ fn wanted(state: &ControllerState) -> BTreeMap<Key, BoundRow> {
 struct Difference {
     writes: Vec<(Key, BoundRow)>,
     gone: Vec<Key>,
+    /// The number of compared EndpointSlices.
+    compared: usize,
 }
 
-fn difference(state: &ControllerState) -> Option<Difference> {
-    let remote = &state.remote;
+/// Compares the EndpointSlices that are due; none before the lists.
+fn difference(state: &mut ControllerState) -> Option<Difference> {
+    let remote = &mut state.remote;
     let is_listed = remote.global.is_listed()
         && remote.slices.is_listed()
         && remote.bound.is_listed()
@@ -169,51 +172,69 @@ fn difference(state: &ControllerState) -> Option<Difference> {
     if !is_listed {
         return None;
     }
-    let wanted = wanted(state);
-    // The API server refuses another address type: the object is deleted first, and written anew
-    // after the event of its deletion.
-    let is_same_type = |one: &BoundRow, other: &BoundRow| one.slice.address_type == other.slice.address_type;
-    let is_kept = |key: &Key, row: &BoundRow| wanted.get(key).is_some_and(|it| is_same_type(it, row));
-    let gone = remote.bound.iter().filter(|(key, row)| !is_kept(key, row));
-    let gone = gone.map(|(key, _)| key.clone()).collect();
-    let is_due = |key: &Key, row: &BoundRow| {
-        remote.bound.get(key).is_none_or(|bound| bound != row && is_same_type(bound, row))
+    let keys = match remote.due.take() {
+        Due::Keys(keys) => keys,
+        Due::All => {
+            let services = remote.slices.iter().filter_map(|(name, row)| {
+                let service = &row.spec.as_ref()?.remote_service;
+                Some(Key::new(service.namespace.as_str(), Arc::clone(name)))
+            });
+            services.chain(remote.bound.iter().map(|(key, _)| key.clone())).collect()
+        }
     };
-    let writes = wanted.into_iter().filter(|(key, row)| is_due(key, row)).collect();
-    Some(Difference { writes, gone })
+    let mut difference = Difference { compared: keys.len(), ..Difference::default() };
+    for key in keys {
+        match (wanted(state, &key), state.remote.bound.get(&key)) {
+            (Some(wanted), None) => difference.writes.push((key, wanted)),
+            (Some(wanted), Some(bound)) if wanted == *bound => {}
+            // The API server refuses another address type: the object is deleted first, and written
+            // anew after the event of its deletion.
+            (Some(wanted), Some(bound)) if wanted.slice.address_type == bound.slice.address_type => {
+                difference.writes.push((key, wanted));
+            }
+            (_, Some(_)) => difference.gone.push(key),
+            (None, None) => {}
+        }
+    }
+    Some(difference)
 }
 
 /// Writes the EndpointSlices of all global Services while it is polled.
 pub(super) async fn serve(context: &Context) {
     let mut changed = context.shared.lock().remote.global_changed.subscribe();
-    let mut reported = HashSet::new();
+    let mut reported = ReportedAffinities::default();
     loop {
         changed.mark_unchanged();
-        report(context, &mut reported);
-        let difference = difference(&context.shared.lock()).unwrap_or_default();
+        let began = Instant::now();
+        let next = report(context, &mut reported);
+        let difference = difference(&mut context.shared.lock()).unwrap_or_default();
+        let pause = pause_after(began.elapsed());
         let done = write(context, difference).await;
         tokio::select! {
             changed = changed.changed() => if changed.is_err() { return },
             () = sleep(RETRY), if !done => {}
+            Some(()) = OptionFuture::from(next.map(sleep_until)) => {}
         }
-        sleep(COALESCE).await;
+        if !done {
+            context.shared.lock().remote.due.add_all();
+        }
+        sleep(pause).await;
     }
 }
 
-/// One event for each unknown affinity.
-fn report(context: &Context, reported: &mut HashSet<(Arc<str>, Box<str>)>) {
-    let state = context.shared.lock();
-    for (key, row) in state.remote.global.iter() {
+/// One event for each unknown affinity. Returns the time of the next one.
+fn report(context: &Context, reported: &mut ReportedAffinities) -> Option<Instant> {
+    let (due, next) = reported.unreported(&context.shared.lock().remote.global, Instant::now());
+    for (key, row) in due {
         let Affinity::Unknown(value) = &row.affinity else { continue };
-        if reported.insert((Arc::clone(&row.uid), value.clone())) {
-            let about = reference("Service", "v1", Some(&key.namespace), &key.name, &row.uid);
-            let name = annotation::GLOBAL_SERVICE_AFFINITY;
-            let text = format!(
-                "annotation {name}: `{value}` is unknown: write `local` or `none`, or remove the annotation"
-            );
-            context.events.warning(about, reason::GLOBAL_SERVICE, text);
-        }
+        let about = reference("Service", "v1", Some(&key.namespace), &key.name, &row.uid);
+        let name = annotation::GLOBAL_SERVICE_AFFINITY;
+        let text = format!(
+            "annotation {name}: `{value}` is unknown: write `local` or `none`, or remove the annotation"
+        );
+        context.events.warning(about, reason::GLOBAL_SERVICE, text);
     }
+    next
 }
 
 async fn write(context: &Context, difference: Difference) -> bool {
@@ -322,6 +343,12 @@ mod tests {
         }
     }
 
+    /// The differences of all EndpointSlices.
+    fn all(state: &mut ControllerState) -> Option<Difference> {
+        state.remote.global_has_changed();
+        difference(state)
+    }
+
     #[test]
     fn endpoints_of_other_clusters_are_bound_to_a_global_service() {
         let shared = SharedState::new(Arc::new(Metrics::new().unwrap()));
@@ -331,12 +358,12 @@ mod tests {
         remote("west.shop.api-1", "api").apply(state);
         let web = Key::new("shop", "web");
         state.remote.global.set(web.clone(), service(None));
-        assert!(difference(state).is_none(), "nothing is written before the lists");
+        assert!(all(state).is_none(), "nothing is written before the lists");
         lists(state);
         remote("west.shop.web-1", "web").apply(state);
         state.remote.global.set(web.clone(), service(None));
 
-        let difference_now = difference(state).unwrap();
+        let difference_now = all(state).unwrap();
         let [(key, row)] = &difference_now.writes[..] else { panic!("{}", difference_now.writes.len()) };
         assert_eq!(key, &Key::new("shop", "west.shop.web-1"));
         assert_eq!((&*row.cluster, &*row.owner), ("west", "web-uid"));
@@ -349,29 +376,29 @@ mod tests {
 
         // What was written is known by the watch, and is not written again.
         state.remote.bound.set(key.clone(), row.clone());
-        assert!(difference(state).unwrap().writes.is_empty());
+        assert!(all(state).unwrap().writes.is_empty());
 
         // The address type of an EndpointSlice is immutable.
         let mut other = row.clone();
         other.slice.address_type = "IPv6".to_owned();
         state.remote.bound.set(key.clone(), other);
-        let replaced = difference(state).unwrap();
+        let replaced = all(state).unwrap();
         assert_eq!((replaced.writes.len(), &replaced.gone[..]), (0, std::slice::from_ref(key)));
         state.remote.bound.remove(key);
-        assert_eq!(difference(state).unwrap().writes.len(), 1);
+        assert_eq!(all(state).unwrap().writes.len(), 1);
         state.remote.bound.set(key.clone(), row.clone());
 
         // Local first.
         state.remote.global.set(web.clone(), service(Some("local")));
         let _changed = state.services.set_slice(&Key::new("shop", "web-a"), local(true));
-        let unused = difference(state).unwrap().writes;
+        let unused = all(state).unwrap().writes;
         assert_eq!(unused[0].1.slice.endpoints[0].conditions.ready, Some(false));
         let _changed = state.services.set_slice(&Key::new("shop", "web-a"), local(false));
-        assert!(difference(state).unwrap().writes.is_empty(), "used again");
+        assert!(all(state).unwrap().writes.is_empty(), "used again");
 
         // Not global any more.
         state.remote.global.remove(&web);
-        assert_eq!(difference(state).unwrap().gone, [Key::new("shop", "west.shop.web-1")]);
+        assert_eq!(all(state).unwrap().gone, [Key::new("shop", "west.shop.web-1")]);
     }
 
     #[test]
@@ -383,9 +410,9 @@ mod tests {
         state.remote.global.set(Key::new("shop", "web"), service(None));
         remote("west.shop.web-1", "web").apply(state);
         state.remote.health.entry("west".into()).or_default();
-        assert_eq!(difference(state).unwrap().writes.len(), 1);
+        assert_eq!(all(state).unwrap().writes.len(), 1);
         state.end_term();
-        assert!(difference(state).is_none(), "the rows of the former term are old");
+        assert!(all(state).is_none(), "the rows of the former term are old");
         assert!(state.remote.health.is_empty(), "another replica reports the health now");
     }
 
@@ -393,5 +420,48 @@ mod tests {
     fn an_unknown_affinity_uses_all_clusters() {
         assert_eq!(service(Some("near")).affinity, Affinity::Unknown("near".into()));
         assert_eq!(service(Some("")).affinity, Affinity::None);
+    }
+
+    #[test]
+    fn a_write_of_a_service_compares_its_own_slices() {
+        const SERVICES: usize = 100;
+        let shared = SharedState::new(Arc::new(Metrics::new().unwrap()));
+        let mut state = shared.lock();
+        let state = &mut *state;
+        lists(state);
+        let key = |number: usize| Key::new("shop", format!("web{number}"));
+        for number in 0..SERVICES {
+            state.remote.set_global(&key(number), Some(service(None)));
+            for slice in 0..3 {
+                remote(&format!("west.shop.web{number}-{slice}"), &format!("web{number}")).apply(state);
+            }
+        }
+        let compared = |state: &mut ControllerState| {
+            let Difference { writes, gone, compared } = difference(state).unwrap();
+            for (key, row) in writes {
+                state.remote.bound.set(key, row);
+            }
+            (compared, gone.len())
+        };
+        assert_eq!(compared(state), (3 * SERVICES, 0));
+        assert_eq!(compared(state), (0, 0));
+        // A tenant writes the same Service again and again, in two ways.
+        let mut changes = state.remote.global_changed.subscribe();
+        state.remote.set_global(&key(7), Some(service(None)));
+        assert!(!changes.has_changed().unwrap(), "an equal row is no change");
+        for affinity in ["local", "none", "local"] {
+            state.remote.set_global(&key(7), Some(service(Some(affinity))));
+        }
+        assert!(changes.has_changed().unwrap());
+        changes.mark_unchanged();
+        assert_eq!(compared(state), (3, 0));
+        // One slice, and a slice of another Service.
+        remote("west.shop.web7-1", "web8").apply(state);
+        assert!(changes.has_changed().unwrap());
+        assert_eq!(compared(state), (1, 0));
+        state.remote.set_global(&key(8), None);
+        assert_eq!(compared(state), (4, 4));
+        remote("west.shop.web7-0", "web7").remove(state);
+        assert_eq!(compared(state), (1, 1));
     }
 }

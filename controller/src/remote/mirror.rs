@@ -98,7 +98,7 @@ fn name_fault(name: &str) -> Option<String> {
 }
 
 /// The time from a change to the next plan. Plans of a large cluster use a fifth of a processor.
-fn pause_after(planning: Duration) -> Duration {
+pub(super) fn pause_after(planning: Duration) -> Duration {
     COALESCE.max(4 * planning)
 }
 

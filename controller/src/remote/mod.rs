@@ -16,7 +16,9 @@
 //! **A remote cluster** can only add prefixes that overlap neither a Subnet of this cluster nor one
 //! of a third cluster ([`plan`]). It gets no right in this cluster.
 
+mod affinity;
 mod client;
+mod due;
 pub mod global;
 pub mod mirror;
 pub mod plan;
@@ -40,6 +42,7 @@ use trunkline_api::kube::Lenient;
 use trunkline_api::names::{REMOTE_ENDPOINTS_MANAGER, label};
 use trunkline_api::resources::{RemoteClusterSpec, RemoteEndpointSliceSpec, RemoteVtepSpec};
 
+pub use due::{Due, DueSlices};
 pub use rows::{Mirrored, RemoteClusterRow};
 
 use self::global::{BoundRow, GlobalRow};
@@ -62,6 +65,8 @@ pub struct RemoteState {
     pub cluster_ips: Table<Key, Vec<IpAddr>>,
     /// The EndpointSlices with endpoints of remote clusters; only the leader has them.
     pub bound: Table<Key, BoundRow>,
+    /// The EndpointSlices of global Services to compare; only the leader has them.
+    pub due: DueSlices,
     /// Changes with each change that concerns a global Service.
     pub global_changed: watch::Sender<u64>,
     /// The health of each cluster, for metrics; only the leader has it.
@@ -79,6 +84,7 @@ impl Default for RemoteState {
             global: Table::default(),
             cluster_ips: Table::default(),
             bound: Table::default(),
+            due: DueSlices::default(),
             global_changed: watch::Sender::new(0),
             health: HashMap::new(),
             changed: watch::Sender::new(0),
@@ -95,6 +101,7 @@ impl RemoteState {
         self.global = Table::default();
         self.cluster_ips = Table::default();
         self.bound = Table::default();
+        self.due = DueSlices::default();
         self.health.clear();
     }
 
@@ -102,7 +109,31 @@ impl RemoteState {
         self.changed.send_modify(|count| *count = count.wrapping_add(1));
     }
 
-    pub(crate) fn global_has_changed(&self) {
+    /// All EndpointSlices of global Services are compared again.
+    pub(crate) fn global_has_changed(&mut self) {
+        self.due.add_all();
+        self.wake_global();
+    }
+
+    /// The EndpointSlices of one Service are compared again.
+    pub(crate) fn global_service_changed(&mut self, service: &Key) {
+        self.due.add_service(service);
+        self.wake_global();
+    }
+
+    /// One EndpointSlice is compared again.
+    pub(crate) fn bound_changed(&mut self, slice: &Key) {
+        self.due.add(slice.clone());
+        self.wake_global();
+    }
+
+    /// Handles a changed or removed RemoteEndpointSlice.
+    fn slice_changed(&mut self, name: &Arc<str>, old: Option<&Mirrored<RemoteEndpointSliceSpec>>) {
+        self.due.slice_changed(name, old, self.slices.get(name));
+        self.wake_global();
+    }
+
+    fn wake_global(&self) {
         self.global_changed.send_modify(|count| *count = count.wrapping_add(1));
     }
 
@@ -121,13 +152,12 @@ impl RemoteState {
 
     /// Sets or removes the row of a global Service.
     pub(crate) fn set_global(&mut self, service: &Key, row: Option<GlobalRow>) {
-        let is_set = row.is_some();
         let old = match row {
             Some(row) => self.global.set(service.clone(), row),
             None => self.global.remove(service),
         };
-        if is_set || old.is_some() {
-            self.global_has_changed();
+        if old.as_ref() != self.global.get(service) {
+            self.global_service_changed(service);
         }
     }
 }

@@ -125,8 +125,13 @@ pub(super) trait MirroredKind: Kind {
     /// Labels of the object besides that of its cluster.
     fn labels(&self, name: &str) -> BTreeMap<&'static str, String>;
 
-    /// A row has changed.
-    fn has_changed(state: &ControllerState) {
+    /// A row was added, changed or removed. `old` is the replaced or removed one.
+    fn row_changed(state: &mut ControllerState, _: &Arc<str>, _: Option<&Mirrored<Self>>) {
+        state.remote.has_changed();
+    }
+
+    /// A list is complete.
+    fn listed(state: &mut ControllerState) {
         state.remote.has_changed();
     }
 }
@@ -164,7 +169,12 @@ impl MirroredKind for RemoteEndpointSliceSpec {
         ])
     }
 
-    fn has_changed(state: &ControllerState) {
+    fn row_changed(state: &mut ControllerState, name: &Arc<str>, old: Option<&Mirrored<Self>>) {
+        state.remote.has_changed();
+        state.remote.slice_changed(name, old);
+    }
+
+    fn listed(state: &mut ControllerState) {
         state.remote.has_changed();
         state.remote.global_has_changed();
     }
@@ -181,20 +191,22 @@ macro_rules! watched {
                 let (name, row) = (named(self.meta()), Mirrored::of(self));
                 let old = <$spec>::table(state).set(Arc::clone(&name), row);
                 if old.as_ref() != <$spec>::table(state).get(&name) {
-                    <$spec>::has_changed(state);
+                    <$spec>::row_changed(state, &name, old.as_ref());
                 }
             }
 
             fn remove(self, state: &mut ControllerState) {
-                <$spec>::table(state).remove(&named(self.meta()));
-                <$spec>::has_changed(state);
+                let name = named(self.meta());
+                let old = <$spec>::table(state).remove(&name);
+                <$spec>::row_changed(state, &name, old.as_ref());
             }
 
             fn end(state: &mut ControllerState) {
                 for name in <$spec>::table(state).end() {
-                    <$spec>::table(state).remove(&name);
+                    let old = <$spec>::table(state).remove(&name);
+                    <$spec>::row_changed(state, &name, old.as_ref());
                 }
-                <$spec>::has_changed(state);
+                <$spec>::listed(state);
             }
         }
     };

@@ -67,7 +67,9 @@ impl Watched for EndpointSlice {
 
 fn set_slice(state: &mut ControllerState, key: &Key, row: Option<SliceRow>) {
     let services = state.services.set_slice(key, row);
-    if services.iter().any(|service| state.remote.global.get(service).is_some()) {
-        state.remote.global_has_changed();
+    for service in &services {
+        if state.remote.global.get(service).is_some() {
+            state.remote.global_service_changed(service);
+        }
     }
 }
