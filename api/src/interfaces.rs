@@ -227,18 +227,25 @@ pub fn read(pod: &str, annotations: &BTreeMap<String, String>) -> Result<Vec<Int
         return Ok(Vec::new());
     };
     let field = annotation_field(annotation::INTERFACES);
-    let fault = |field: String, message: String| Fault { kind: "Pod", name: pod.to_owned(), field, message };
     let interfaces: Vec<Interface> = serde_json::from_str(text).map_err(|error| {
         let message =
             format!("{error}: write a list such as [{{\"name\": \"net1\", \"network\": \"storage\"}}]");
-        vec![fault(field.clone(), message)]
+        vec![Fault { kind: "Pod", name: pod.to_owned(), field: field.clone(), message }]
     })?;
-    let mut found = Vec::new();
+    let found = check(pod, &field, &interfaces);
+    if found.is_empty() { Ok(interfaces) } else { Err(found) }
+}
+
+/// The faults of a pod's further interfaces. `field` is the field that lists them. The entries of a
+/// list above [`MAX_INTERFACES`] are not checked.
+pub fn check(pod: &str, field: &str, interfaces: &[Interface]) -> Vec<Fault> {
+    let fault = |field: String, message: String| Fault { kind: "Pod", name: pod.to_owned(), field, message };
     if interfaces.len() > MAX_INTERFACES {
         let message =
             format!("{} interfaces are listed, and at most {MAX_INTERFACES} are allowed", interfaces.len());
-        found.push(fault(field.clone(), message));
+        return vec![fault(field.to_owned(), message)];
     }
+    let mut found = Vec::new();
     let mut names = BTreeSet::new();
     let mut has_default = false;
     for (index, interface) in interfaces.iter().enumerate() {
@@ -255,7 +262,7 @@ pub fn read(pod: &str, annotations: &BTreeMap<String, String>) -> Result<Vec<Int
             found.push(fault(at("defaultRoute"), message.to_owned()));
         }
     }
-    if found.is_empty() { Ok(interfaces) } else { Err(found) }
+    found
 }
 
 #[cfg(test)]

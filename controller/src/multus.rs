@@ -11,7 +11,7 @@ use kube::core::ObjectMeta;
 use serde::Deserialize;
 use serde_json::Value;
 use trunkline_api::fault::{Fault, annotation_field};
-use trunkline_api::interfaces::{self, Interface};
+use trunkline_api::interfaces::{self, Interface, MAX_INTERFACES};
 use trunkline_api::kept;
 use trunkline_api::kube_resource;
 use trunkline_api::names::annotation;
@@ -91,10 +91,11 @@ struct Entry {
 }
 
 /// Reads `[NAMESPACE/]NAME[@INTERFACE]`, several with commas, or a JSON list.
-fn entries(text: &str) -> Result<Vec<Entry>, String> {
+fn entries(text: &str) -> Result<Box<dyn Iterator<Item = Entry> + '_>, String> {
     let text = text.trim();
     if text.starts_with('[') {
-        return serde_json::from_str(text).map_err(|error| error.to_string());
+        let all: Vec<Entry> = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        return Ok(Box::new(all.into_iter()));
     }
     let entry = |text: &str| {
         let (name, interface) = text.split_once('@').unwrap_or((text, ""));
@@ -107,41 +108,90 @@ fn entries(text: &str) -> Result<Vec<Entry>, String> {
             ..Entry::default()
         }
     };
-    Ok(text.split(',').filter(|text| !text.trim().is_empty()).map(entry).collect())
+    // One entry at a time: an annotation of 32 KiB has 16,000 of them.
+    Ok(Box::new(text.split(',').filter(|text| !text.trim().is_empty()).map(entry)))
 }
 
-/// The further interfaces of a pod, by its own list or by Multus' annotation.
-///
-/// # Errors
-/// An annotation has a fault, or names a NetworkAttachmentDefinition that does not exist.
-pub fn interfaces(
+/// The further interfaces of a pod, or the reason why there are none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FurtherInterfaces {
+    /// The interfaces.
+    pub listed: Result<Vec<Interface>, InterfacesError>,
+    /// The NetworkAttachmentDefinitions that decided the result. A change of one of them may change
+    /// it. At most [`MAX_DEFINITIONS`].
+    pub definitions: Vec<Key>,
+}
+
+/// Most NetworkAttachmentDefinitions of [`FurtherInterfaces`]: one more than a pod can have
+/// interfaces, and as many missing ones as are reported.
+pub const MAX_DEFINITIONS: usize = 2 * MAX_INTERFACES + 1;
+
+/// The reason why the further interfaces of a pod are not known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum InterfacesError {
+    /// An annotation has faults.
+    Faults(Vec<Fault>),
+    /// NetworkAttachmentDefinitions do not exist. The faults name the first [`MAX_INTERFACES`].
+    Missing(Vec<Fault>),
+}
+
+impl InterfacesError {
+    /// The faults, whatever their kind.
+    pub fn into_faults(self) -> Vec<Fault> {
+        match self {
+            InterfacesError::Faults(faults) | InterfacesError::Missing(faults) => faults,
+        }
+    }
+}
+
+/// Reads the further interfaces of a pod, by its own list or by Multus' annotation. Reading ends at the
+/// entry that exceeds [`MAX_INTERFACES`], since a definition can have texts of several KiB.
+pub fn interfaces(cluster: &Cluster, pod: &Key, annotations: &BTreeMap<String, String>) -> FurtherInterfaces {
+    let mut definitions = Vec::new();
+    let listed = match interfaces::read(&pod.name, annotations) {
+        Err(faults) => Err(InterfacesError::Faults(faults)),
+        Ok(own) => match annotations.get(annotation::MULTUS_NETWORKS) {
+            Some(networks) if own.is_empty() && cluster.multus.is_listed() => {
+                of_multus(cluster, pod, networks, &mut definitions)
+            }
+            _ => Ok(own),
+        },
+    };
+    FurtherInterfaces { listed, definitions }
+}
+
+fn of_multus(
     cluster: &Cluster,
     pod: &Key,
-    annotations: &BTreeMap<String, String>,
-) -> Result<Vec<Interface>, Vec<Fault>> {
-    let own = interfaces::read(&pod.name, annotations)?;
-    let Some(networks) = annotations.get(annotation::MULTUS_NETWORKS).filter(|_| own.is_empty()) else {
-        return Ok(own);
-    };
-    if !cluster.multus.is_listed() {
-        return Ok(own);
-    }
+    networks: &str,
+    definitions: &mut Vec<Key>,
+) -> Result<Vec<Interface>, InterfacesError> {
     let field = annotation_field(annotation::MULTUS_NETWORKS);
     let fault =
         |field: String, message: String| Fault { kind: "Pod", name: pod.name.to_string(), field, message };
-    let entries = entries(networks).map_err(|message| vec![fault(field.clone(), message)])?;
-    let (mut found, mut faults) = (Vec::new(), Vec::new());
-    for (index, entry) in entries.into_iter().enumerate() {
+    let entries =
+        entries(networks).map_err(|message| InterfacesError::Faults(vec![fault(field.clone(), message)]))?;
+    let (mut found, mut missing) = (Vec::new(), Vec::new());
+    for (index, entry) in entries.enumerate() {
         let namespace = if entry.namespace.is_empty() { &*pod.namespace } else { entry.namespace.as_str() };
-        match cluster.multus.get(&Key::new(namespace, entry.name.as_str())) {
-            None => faults.push(fault(
+        let definition = Key::new(namespace, entry.name.as_str());
+        match cluster.multus.get(&definition) {
+            Some(None) => continue,
+            None => missing.push(fault(
                 format!("{field}[{index}]"),
                 format!(
-                    "there is no NetworkAttachmentDefinition {namespace}/{}: name an existing one, or create it",
-                    entry.name
+                    "there is no NetworkAttachmentDefinition {definition}: name an existing one, or create it"
                 ),
             )),
-            Some(None) => {}
+            Some(Some(_)) if found.len() == MAX_INTERFACES => {
+                definitions.push(definition);
+                let message = format!(
+                    "more than {MAX_INTERFACES} interfaces of Trunkline are listed, and at most {MAX_INTERFACES} are \
+                     allowed: list fewer"
+                );
+                missing.push(fault(field, message));
+                return Err(InterfacesError::Faults(missing));
+            }
             Some(Some(network)) => found.push(Interface {
                 // Multus numbers the networks from 1 on.
                 name: if entry.interface.is_empty() { format!("net{}", index + 1) } else { entry.interface },
@@ -153,26 +203,20 @@ pub fn interfaces(
                 },
                 macs: if entry.mac.is_empty() { Vec::new() } else { vec![entry.mac] },
                 default_route: !entry.default_route.is_empty(),
+                by_multus: true,
                 ..Interface::default()
             }),
         }
+        definitions.push(definition);
+        if missing.len() == MAX_INTERFACES {
+            break;
+        }
     }
-    if !faults.is_empty() {
-        return Err(faults);
+    if !missing.is_empty() {
+        return Err(InterfacesError::Missing(missing));
     }
-    // One check for both sources.
-    let list = serde_json::to_string(&found).unwrap_or_default();
-    let list = BTreeMap::from([(annotation::INTERFACES.to_owned(), list)]);
-    let checked = interfaces::read(&pod.name, &list);
-    let mut found = checked.map_err(|faults| {
-        let of_multus = |at: Fault| Fault {
-            field: at.field.replace(&annotation_field(annotation::INTERFACES), &field),
-            ..at
-        };
-        faults.into_iter().map(of_multus).collect::<Vec<_>>()
-    })?;
-    found.iter_mut().for_each(|interface| interface.by_multus = true);
-    Ok(found)
+    let faults = interfaces::check(&pod.name, &field, &found);
+    if faults.is_empty() { Ok(found) } else { Err(InterfacesError::Faults(faults)) }
 }
 
 fn without_length(address: &str) -> &str {
@@ -196,9 +240,13 @@ mod tests {
         cluster
     }
 
-    fn read(cluster: &Cluster, pairs: &[(&str, &str)]) -> Result<Vec<Interface>, Vec<Fault>> {
+    fn read_all(cluster: &Cluster, pairs: &[(&str, &str)]) -> FurtherInterfaces {
         let annotations = pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         interfaces(cluster, &Key::new("web", "p"), &annotations.collect())
+    }
+
+    fn read(cluster: &Cluster, pairs: &[(&str, &str)]) -> Result<Vec<Interface>, Vec<Fault>> {
+        read_all(cluster, pairs).listed.map_err(InterfacesError::into_faults)
     }
 
     #[test]
@@ -256,5 +304,33 @@ mod tests {
         // Without the kind, or before its list, nothing is known.
         let unknown = read(&Cluster::default(), &[(annotation::MULTUS_NETWORKS, "nowhere")]);
         assert_eq!(unknown, Ok(Vec::new()));
+    }
+
+    /// The annotation of a tenant: 16,000 entries in 32 KiB.
+    #[test]
+    fn reading_of_a_long_list_ends_at_the_bound() {
+        let mut cluster = cluster();
+        let text = Some(MultusNetwork { network: "n".repeat(MAX_TEXT), subnet: String::new() });
+        cluster.multus.set(Key::new("web", "a"), text);
+        let long = |entry: &str| format!("{entry},").repeat(16_370);
+        for (networks, count, most) in [
+            (long("a"), 1, MAX_INTERFACES + 1),
+            (long("nowhere"), MAX_INTERFACES, MAX_INTERFACES),
+            (format!("nowhere,{}", long("a")), 2, MAX_INTERFACES + 2),
+            (format!("{},{}", ["a"; 8].join(","), long("nowhere")), MAX_INTERFACES, 2 * MAX_INTERFACES),
+            // Interfaces of other plugins have no bound.
+            (format!("{}a", long("macvlan")), 0, 1),
+        ] {
+            let all = read_all(&cluster, &[(annotation::MULTUS_NETWORKS, &networks)]);
+            let faults = all.listed.map_err(InterfacesError::into_faults).err().unwrap_or_default();
+            assert_eq!((faults.len(), all.definitions.len()), (count, most), "{faults:?}");
+            assert!(all.definitions.len() <= MAX_DEFINITIONS);
+        }
+        let faults = read(&cluster, &[(annotation::MULTUS_NETWORKS, &long("a"))]).unwrap_err();
+        assert_eq!(
+            faults[0].to_string(),
+            "Pod p: metadata.annotations[k8s.v1.cni.cncf.io/networks]: more than 8 interfaces of Trunkline are listed, \
+             and at most 8 are allowed: list fewer"
+        );
     }
 }

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use trunkline_api::fault::Fault;
-use trunkline_api::interfaces::{Interface, InterfaceSettings};
+use trunkline_api::interfaces::{Interface, InterfaceName, InterfaceSettings, MAX_INTERFACES};
 use trunkline_api::kept::{self, TooLarge};
 use trunkline_api::kube::{IPInstanceObject, node_addresses};
 use trunkline_api::names::{annotation, condition, finalizer};
@@ -301,6 +301,8 @@ pub struct InstanceRow {
     pub retained_since: Option<Timestamp>,
     /// The pod's interface, if this is not `eth0`.
     pub interface: Option<Arc<str>>,
+    /// The pod's other interfaces, if this is `eth0`.
+    pub other_interfaces: Box<[Arc<str>]>,
     /// The address families decided for its pod.
     pub family: Option<IpFamily>,
     /// Whether it has a deletion timestamp and waits for its finalizer.
@@ -371,6 +373,13 @@ impl InstanceRow {
             interface: noted(annotation::INTERFACE)
                 .and_then(|text| serde_json::from_str::<InterfaceSettings>(text).ok())
                 .map(|interface| interner.get(&interface.name)),
+            other_interfaces: noted(annotation::OTHER_INTERFACES)
+                .map(|text| InterfaceName::read_list(text))
+                .into_iter()
+                .flatten()
+                .take(MAX_INTERFACES)
+                .map(|one| interner.get(&one.name))
+                .collect(),
             family: noted(annotation::IP_FAMILY).and_then(|text| IpFamily::read(text)),
             deleting: object.metadata.deletion_timestamp.is_some(),
             finalizer: finalizer_place(&object.metadata).and_then(|place| place.try_into().ok()),

@@ -334,6 +334,7 @@ mod tests {
             retention: None,
             retained_since: None,
             interface: None,
+            other_interfaces: [].into(),
             deleting: false,
             finalizer: Some(0),
         };

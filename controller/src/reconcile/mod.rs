@@ -17,6 +17,7 @@ pub mod conflict;
 pub mod decide;
 pub mod finalizer;
 pub mod held;
+pub mod interfaces;
 pub mod ipinstance;
 pub mod network;
 pub mod node;

@@ -14,20 +14,20 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use jiff::Timestamp;
-use trunkline_api::interfaces::{Interface, InterfaceName, InterfaceSettings};
+use trunkline_api::interfaces::{InterfaceName, InterfaceSettings};
 use trunkline_api::pod::{IpFamily, SubnetNames, extra_prefixes, retention};
 use trunkline_api::resources::{Network, Retention};
 use trunkline_api::validate::Fault;
 
 use super::decide::{AddressSelector, AssignDecision, DecideError, Decision, decide, joined};
 use super::held::StillAttached;
+use super::interfaces::{PodInterfaces, RefusedInterfaces};
 use super::recover::{self, NotRecovered, RefusedReport};
 use super::retention::{Amendment, Expired};
 use super::vm::{self, Orphans, Redirect, Subject};
 use crate::cluster::vm::vm_of_key;
 use crate::cluster::{Key, Owner, PodLifecycle, PodRow};
 use crate::ipam::{AddressRequest, AllocateError, AllocatedAddresses};
-use crate::multus;
 use crate::selection::{PlaceError, Policy, Selection, TenancyError, check_tenancy, place, select};
 use crate::state::{ControllerState, PendingCreate, WaitsFor};
 
@@ -55,6 +55,8 @@ pub enum Plan {
     Redirect(Vec<Redirect>),
     /// Delete these IPInstances, whose virtual machine is gone.
     ReleaseOrphans(Orphans),
+    /// Report that these interfaces get no addresses.
+    Refuse(RefusedInterfaces),
     /// Find out whether these IPInstances were created. Their pod no longer needs them.
     Settle(PendingCreate),
 }
@@ -188,14 +190,17 @@ impl ControllerState {
         let Some(term) = &mut self.term else { return Vec::new() };
         let woken = term.woken.remove(key);
         term.waiting.remove(key);
-        let plans: Vec<_> = self
-            .interfaces_of(key)
-            .into_iter()
+        let interfaces = self.interfaces_of(key);
+        let mut plans: Vec<_> = interfaces
+            .all
+            .iter()
             .zip(0u32..)
             .map(|(interface, number)| {
-                self.plan_interface(key, interface, policy, random.wrapping_add(number), now)
+                let random = random.wrapping_add(number);
+                self.plan_interface(key, interface.clone(), &interfaces, policy, random, now)
             })
             .collect();
+        plans.extend(interfaces.refused.into_iter().map(|refused| Ok(Plan::Refuse(refused))));
         // The pod takes no address any more, for example because it was deleted: the next pod gets it.
         if let (Some((network, subnet)), Some(term)) = (woken, &mut self.term)
             && !plans.iter().any(|plan| matches!(plan, Ok(Plan::Assign(_))))
@@ -206,30 +211,11 @@ impl ControllerState {
         plans
     }
 
-    /// The interfaces of an allocation key: `None` is `eth0`.
-    fn interfaces_of(&self, key: &Key) -> Vec<Option<Arc<str>>> {
-        let mut all = vec![None];
-        let mut add = |name: Arc<str>| {
-            let name = Some(name);
-            if !all.contains(&name) {
-                all.push(name);
-            }
-        };
-        if let Some(subject) = vm::subject(&self.cluster, key) {
-            let listed = self.listed(subject.key, &subject.pod).unwrap_or_default();
-            listed.iter().for_each(|listed| add(listed.name.as_str().into()));
-        }
-        let rows = self.cluster.instances_of(key).into_iter();
-        rows.filter_map(|(_, row)| row.interface.clone()).for_each(&mut add);
-        let pending = self.term.iter().filter_map(|term| term.pending_creates.get(key)).flatten();
-        pending.filter_map(|pending| pending.interface.clone()).for_each(&mut add);
-        all
-    }
-
     fn plan_interface(
         &mut self,
         key: &Key,
         interface: Option<Arc<str>>,
+        interfaces: &PodInterfaces,
         policy: &Policy,
         random: u32,
         now: Timestamp,
@@ -237,8 +223,7 @@ impl ControllerState {
         let subject = vm::subject(&self.cluster, key).map(|subject| match &interface {
             None => subject,
             Some(name) => {
-                let all = self.listed(subject.key, &subject.pod).unwrap_or_default();
-                let listed = all.iter().find(|listed| *listed.name == **name);
+                let listed = interfaces.listed().iter().find(|listed| *listed.name == **name);
                 Subject { pod: Cow::Owned(subject.pod.for_interface(name, listed)), ..subject }
             }
         });
@@ -260,7 +245,7 @@ impl ControllerState {
                 Some(subject)
                     if subject.pod.uid == unanswered.pod_uid && subject.pod.life == PodLifecycle::Alive =>
                 {
-                    self.repeat(subject, unanswered, policy)
+                    Self::repeat(subject, unanswered, interfaces, policy)
                 }
                 _ => Plan::Settle(unanswered),
             });
@@ -305,16 +290,21 @@ impl ControllerState {
             (Decision::Assign(decision), _) => {
                 let Some(subject) = subject.map(own) else { return Ok(Plan::Nothing) };
                 let release = existing(decision.release.clone());
-                self.grant(key, subject, decision, release, &addresses, policy, random)?
+                self.grant(key, subject, interfaces, decision, release, &addresses, policy, random)?
             }
         })
     }
 
     /// Repeats the requests that had no answer.
-    fn repeat(&self, subject: OwnSubject, unanswered: PendingCreate, policy: &Policy) -> Plan {
+    fn repeat(
+        subject: OwnSubject,
+        unanswered: PendingCreate,
+        interfaces: &PodInterfaces,
+        policy: &Policy,
+    ) -> Plan {
         let OwnSubject { key, pod, vm } = subject;
         let PendingCreate { network, granted, family, .. } = unanswered;
-        let interface = self.planned_interface(&key, &pod).unwrap_or_else(|_| {
+        let interface = interfaces.planned(&pod).unwrap_or_else(|_| {
             let name = pod.interface.as_deref().unwrap_or_default().to_owned();
             PlannedInterface::Other(InterfaceSettings { name, ..InterfaceSettings::default() })
         });
@@ -346,6 +336,7 @@ impl ControllerState {
         &mut self,
         key: &Key,
         subject: OwnSubject,
+        interfaces: &PodInterfaces,
         decision: AssignDecision,
         release: Vec<Existing>,
         own: &[IpAddr],
@@ -372,7 +363,7 @@ impl ControllerState {
         };
         let extra_prefixes = named(&pod_key, &pod)?;
         let retention = retention_of(&pod_key, &pod)?;
-        let interface = match self.planned_interface(&pod_key, &pod) {
+        let interface = match interfaces.planned(&pod) {
             Ok(interface) => interface,
             Err(faults) => return Err(self.wait(key, AllocationRefusal::Annotations(faults))),
         };
@@ -449,25 +440,6 @@ impl ControllerState {
             retention,
             interface,
         })))
-    }
-
-    /// The further interfaces that a pod lists.
-    fn listed(&self, key: &Key, pod: &PodRow) -> Result<Vec<Interface>, Vec<Fault>> {
-        multus::interfaces(&self.cluster, key, &pod.networking.annotations)
-    }
-
-    /// The interface of an assignment for `row`, the row of the interface.
-    fn planned_interface(&self, key: &Key, row: &PodRow) -> Result<PlannedInterface, Vec<Fault>> {
-        let all = self.cluster.pod(key).map(|pod| self.listed(key, pod)).transpose()?.unwrap_or_default();
-        Ok(match &row.interface {
-            None => PlannedInterface::First(all.iter().map(Interface::listed_name).collect()),
-            Some(name) => {
-                let found = all.iter().find(|listed| *listed.name == **name);
-                let unlisted =
-                    || InterfaceSettings { name: name.to_string(), ..InterfaceSettings::default() };
-                PlannedInterface::Other(found.map_or_else(unlisted, Interface::settings))
-            }
-        })
     }
 
     fn wait(&mut self, key: &Key, refused: AllocationRefusal) -> AllocationRefusal {

@@ -18,6 +18,9 @@ use crate::selection::Policy;
 use crate::state::{ControllerState, PendingCreate, Queues};
 use crate::testing::policy;
 
+#[path = "interfaces_tests.rs"]
+mod interfaces;
+
 fn manifest<T: serde::de::DeserializeOwned>(kind: &str, name: &str, spec: Value) -> T {
     serde_json::from_value(json!({
         "apiVersion": "networking.alibaba.com/v1", "kind": kind, "metadata": {"name": name}, "spec": spec,
@@ -138,6 +141,12 @@ fn answered(state: &mut ControllerState, name: &str, assignment: &AssignPlan) {
             retention: None,
             retained_since: None,
             interface: assignment.interface.other(),
+            other_interfaces: match &assignment.interface {
+                PlannedInterface::First(others) => {
+                    others.iter().map(|one| one.name.as_str().into()).collect()
+                }
+                PlannedInterface::Other(_) => [].into(),
+            },
             deleting: false,
             finalizer: Some(0),
         };

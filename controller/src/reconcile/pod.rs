@@ -86,6 +86,11 @@ async fn execute(
             tracing::info!(vm = %orphans.vm, addresses = released, "a virtual machine is gone: its addresses are released");
             Ok(())
         }
+        Plan::Refuse(refused) => {
+            let about = pod.cloned().unwrap_or_else(|| about(key, None));
+            context.events.warning(about, reason::ALLOCATION_FAILED, refused.to_string());
+            Ok(())
+        }
         Plan::Settle(unanswered) => settle(context, key, unanswered).await,
         Plan::Expire(expired) => expire(context, key, &expired).await,
         Plan::Amend(amendments) => {

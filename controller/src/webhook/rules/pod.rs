@@ -39,7 +39,7 @@ use trunkline_api::validate::Fault;
 
 use super::{RuleResult, verdict};
 use crate::cluster::{Cluster, InstanceRow, Interner, Key, NetworkingMetadata, Owner, vm};
-use crate::multus;
+use crate::multus::{self, InterfacesError};
 use crate::selection::{Policy, Selection, TenancyError, check_tenancy, select};
 
 /// The taint of a node without a network.
@@ -333,10 +333,15 @@ fn tenancy_fault(
     }
 }
 
-/// The faults of interfaces that Multus adds, if their Networks are not allowed. Only the leader knows
-/// the NetworkAttachmentDefinitions; the controller decides again.
+/// The faults of Multus' annotation, and of its interfaces whose Networks are not allowed. Only the
+/// leader knows the NetworkAttachmentDefinitions; the controller decides again. A pod waits for a
+/// missing definition.
 fn multus_faults(pod: &NewPod, cluster: &Cluster, policy: &Policy) -> Vec<Fault> {
-    let all = multus::interfaces(cluster, &pod.key(), pod.annotations()).unwrap_or_default();
+    let all = match multus::interfaces(cluster, &pod.key(), pod.annotations()).listed {
+        Ok(all) => all,
+        Err(InterfacesError::Missing(_)) => return Vec::new(),
+        Err(InterfacesError::Faults(faults)) => return faults,
+    };
     let refused = all.iter().filter(|interface| interface.by_multus).filter_map(|interface| {
         let own = pod.for_interface(interface);
         let selection = own.select(cluster, None, policy).ok()?;

@@ -580,3 +580,27 @@ fn pods_of_a_bound_namespace_get_only_its_networks() {
         }
     }
 }
+
+#[test]
+fn lists_of_multus_with_faults_are_denied() {
+    let mut cluster = cluster();
+    cluster.multus.begin();
+    let network = multus::MultusNetwork { network: "overlay".to_owned(), subnet: String::new() };
+    cluster.multus.set(Key::new("plain", "overlay"), Some(network));
+    assert!(cluster.multus.end().is_empty());
+    for (networks, text) in [
+        ("overlay", ""),
+        // The pod waits for the definition.
+        ("overlay,nowhere", ""),
+        (
+            &"overlay,".repeat(4000),
+            "k8s.v1.cni.cncf.io/networks]: more than 8 interfaces of Trunkline are listed",
+        ),
+        ("overlay@a,overlay@a", "k8s.v1.cni.cncf.io/networks][1].name: `a` is listed twice"),
+    ] {
+        let faults = validate(&pod(&[(a::MULTUS_NETWORKS, networks)]), &cluster, &policy()).err();
+        let faults: Vec<String> = faults.into_iter().flatten().map(|fault| fault.to_string()).collect();
+        assert_eq!(faults.len(), usize::from(!text.is_empty()), "{faults:?}");
+        assert!(faults.iter().all(|fault| fault.contains(text)), "{faults:?}");
+    }
+}
