@@ -18,6 +18,7 @@
 //!
 //! - [`watch`] turns the API server's objects into rows ([`cluster`]); [`state`] keeps them, and
 //!   decides what an event affects.
+//! - [`waiting`]: pods and Services without an address, and the changes that may help them.
 //! - [`queue`] schedules the work; [`reconcile`] does it; [`ipam`] chooses the next address.
 //! - [`term`]: starts with leadership and ends with it.
 //! - [`selection`]: the network of a pod, for the pod reconciler and the webhook.
@@ -57,5 +58,6 @@ pub mod term;
 #[cfg(test)]
 mod testing;
 pub mod unsupported;
+pub mod waiting;
 pub mod watch;
 pub mod webhook;

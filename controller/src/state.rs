@@ -9,7 +9,7 @@
 //! rebuilt from the rows, and the queues. Both are dropped at the end of the term, so no state of
 //! an old term can be written in a new one.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -31,6 +31,7 @@ use crate::queue::Queue;
 use crate::remote::RemoteState;
 use crate::services::ServiceState;
 use crate::unsupported::Unsupported;
+use crate::waiting::{RETRY_INTERVAL, Waiting};
 
 /// State shared by all tasks.
 pub struct SharedState {
@@ -112,6 +113,8 @@ pub struct Queues {
     pub subnets: Queue<Arc<str>>,
     /// Nodes, for their labels and condition, including deleted ones.
     pub nodes: Queue<Arc<str>>,
+    /// The retry of waiting pods, at most once in [`RETRY_INTERVAL`].
+    pub retries: Queue<()>,
 }
 
 impl Queues {
@@ -124,6 +127,7 @@ impl Queues {
             networks: Queue::new(status_interval),
             subnets: Queue::new(status_interval),
             nodes: Queue::new(status_interval),
+            retries: Queue::new(RETRY_INTERVAL),
         })
     }
 
@@ -150,9 +154,9 @@ pub struct Term {
     pub ipam: Ipam,
     /// The work queues.
     pub queues: Arc<Queues>,
-    /// Pods without an address, whatever the reason. A change of networks, subnets, nodes or
-    /// namespaces may help them.
-    pub waiting: HashSet<Key>,
+    /// Pods without an address, whatever the reason. A change of networks, subnets or nodes may help
+    /// all of them, other changes those with the cause.
+    pub waiting: Waiting<PodCause>,
     /// The pods in `waiting` for which no address was free, by network. The first one that can use the
     /// subnet of the next free address gets it.
     pub(crate) starving: HashMap<Arc<str>, WaitQueue>,
@@ -172,6 +176,15 @@ pub struct Term {
     /// Subnets that exist but are not served, with the reason. A change of another subnet may
     /// remove the reason.
     pub silent: BTreeMap<Arc<str>, SubnetError>,
+}
+
+/// An object whose change may help a pod without an address.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum PodCause {
+    /// Its Namespace.
+    Namespace(Arc<str>),
+    /// A NetworkAttachmentDefinition that its annotation names.
+    Definition(Key),
 }
 
 /// Pods that wait for a free address, in order of arrival.
@@ -227,11 +240,28 @@ pub struct PendingCreate {
 }
 
 impl Term {
+    /// Retries all waiting pods soon.
     fn retry_waiting(&mut self) {
-        for key in std::mem::take(&mut self.waiting) {
+        if self.waiting.change_all() {
+            self.queues.retries.add(());
+        }
+    }
+
+    /// Retries the pods soon that wait for this change.
+    fn retry_waiting_for(&mut self, cause: &PodCause) {
+        if self.waiting.change(cause) {
+            self.queues.retries.add(());
+        }
+    }
+
+    /// Queues the waiting pods that the changes since the last call may help.
+    pub(crate) fn queue_waiting(&mut self) {
+        if self.waiting.has_all_changed() {
+            self.starving.clear();
+        }
+        for key in self.waiting.take_changed() {
             self.queues.pods.add(key);
         }
-        self.starving.clear();
     }
 
     /// Takes the pending addresses of an interface of a pod.
@@ -340,7 +370,7 @@ impl ControllerState {
         let mut term = Term {
             ipam: Ipam::default(),
             queues: Arc::clone(&queues),
-            waiting: HashSet::new(),
+            waiting: Waiting::default(),
             starving: HashMap::new(),
             woken: HashMap::new(),
             held: HashMap::new(),
@@ -529,7 +559,7 @@ impl ControllerState {
         if let Some(term) = &mut self.term
             && old.as_ref() != self.cluster.multus.get(key)
         {
-            term.retry_waiting();
+            term.retry_waiting_for(&PodCause::Definition(key.clone()));
         }
     }
 
@@ -604,10 +634,10 @@ impl ControllerState {
         if let Some(term) = &mut self.term
             && !networking
         {
-            term.retry_waiting();
+            term.retry_waiting_for(&PodCause::Namespace(Arc::clone(name)));
         }
         if !labels {
-            self.services.namespace_changed();
+            self.services.namespace_changed(name);
         }
     }
 

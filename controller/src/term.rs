@@ -1,5 +1,6 @@
 //! A term of leadership: from complete lists to its end.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -199,8 +200,17 @@ async fn work(lead: &TermDependencies, context: &Context) {
         queues.networks.work(OTHER_WORKERS, |name| observed("networks", job(), name, network::reconcile)),
         queues.subnets.work(OTHER_WORKERS, |name| observed("subnets", job(), name, subnet::reconcile)),
         queues.nodes.work(OTHER_WORKERS, |name| observed("nodes", job(), name, node::reconcile)),
+        queues.retries.work(1, |()| queue_waiting(context.clone())),
         find_orphans(context, &queues),
     );
+}
+
+/// Queues the waiting pods that recent changes may help.
+async fn queue_waiting(context: Context) -> Result<(), Infallible> {
+    if let Some(term) = &mut context.shared.lock().term {
+        term.queue_waiting();
+    }
+    Ok(())
 }
 
 /// Queues the names of NodeInfos whose nodes were deleted while there was no leader. This runs once

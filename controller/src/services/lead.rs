@@ -5,6 +5,7 @@
 //! ([`follow_optional`]). No allocation waits for NodeServices or EndpointSlices: they are needed for
 //! the claims' statuses and the metrics only.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use kube::Api;
@@ -95,5 +96,14 @@ async fn work(lead: &TermDependencies, context: &Context) {
         queues.nodes.work(STATUS_WORKERS, |name| {
             observed("nodeservices", job(), name, claim::remove_node_services)
         }),
+        queues.retries.work(1, |()| queue_waiting(context.clone())),
     );
+}
+
+/// Queues the waiting Services that recent changes may help.
+async fn queue_waiting(context: Context) -> Result<(), Infallible> {
+    if let Some(term) = &mut context.shared.lock().services.term {
+        term.queue_waiting();
+    }
+    Ok(())
 }

@@ -36,7 +36,7 @@ pub mod reconcile;
 pub mod rows;
 pub mod tally;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,6 +46,7 @@ use trunkline_api::resources::{IpVersion, ParsedRange, Subnet};
 
 use crate::cluster::{Cluster, Key};
 use crate::queue::Queue;
+use crate::waiting::{RETRY_INTERVAL, Waiting};
 use advertised::{AdvertisedRows, Changed, NodeServicesRow};
 use decide::ClassConfig;
 use endpoints::{EndpointRows, SliceRow};
@@ -68,6 +69,8 @@ pub struct ServiceQueues {
     pub claims: Queue<IpAddr>,
     /// NodeServices of nodes that may be gone.
     pub nodes: Queue<Arc<str>>,
+    /// The retry of waiting Services, at most once in [`RETRY_INTERVAL`].
+    pub retries: Queue<()>,
 }
 
 impl ServiceQueues {
@@ -78,6 +81,7 @@ impl ServiceQueues {
             pools: Queue::new(status_interval),
             claims: Queue::new(status_interval * CLAIM_INTERVALS),
             nodes: Queue::new(Duration::ZERO),
+            retries: Queue::new(RETRY_INTERVAL),
         })
     }
 
@@ -90,6 +94,21 @@ impl ServiceQueues {
     }
 }
 
+/// A change that may help a Service without an address.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum ServiceCause {
+    /// The labels of its Namespace.
+    Namespace(Arc<str>),
+    /// The Services of an address with its sharing key.
+    SharingKey(Arc<str>),
+    /// An address that it requests.
+    Address(IpAddr),
+    /// A free address of a pool that it can use.
+    Pool(Arc<str>),
+    /// A free address of any pool. It can use more pools than [`plan::MAX_POOL_CAUSES`].
+    AnyPool,
+}
+
 /// State that only the leader has, once the lists are complete.
 pub struct ServiceTerm {
     /// The addresses.
@@ -97,7 +116,7 @@ pub struct ServiceTerm {
     /// The work queues.
     pub queues: Arc<ServiceQueues>,
     /// Services that do not have all addresses that they request, whatever the reason.
-    pub waiting: HashSet<Key>,
+    pub waiting: Waiting<ServiceCause>,
     /// Addresses that were released a moment ago, and the Service that had them.
     released: HashMap<IpAddr, (Instant, Key)>,
     /// The pools as they were configured last.
@@ -107,8 +126,25 @@ pub struct ServiceTerm {
 }
 
 impl ServiceTerm {
+    /// Retries all waiting Services soon.
     fn retry_waiting(&mut self) {
-        for key in self.waiting.drain() {
+        if self.waiting.change_all() {
+            self.queues.retries.add(());
+        }
+    }
+
+    /// Retries the Services soon that wait for one of these changes.
+    fn retry_waiting_for(&mut self, causes: impl IntoIterator<Item = ServiceCause>) {
+        for cause in causes {
+            if self.waiting.change(&cause) {
+                self.queues.retries.add(());
+            }
+        }
+    }
+
+    /// Queues the waiting Services that the changes since the last call may help.
+    pub(crate) fn queue_waiting(&mut self) {
+        for key in self.waiting.take_changed() {
             self.queues.services.add(key);
         }
     }
@@ -159,7 +195,7 @@ impl ServiceState {
         self.term = Some(ServiceTerm {
             ipam: ServiceIpam::default(),
             queues: Arc::clone(&queues),
-            waiting: HashSet::new(),
+            waiting: Waiting::default(),
             released: HashMap::new(),
             configured: Vec::new(),
             dirty: true,
@@ -262,10 +298,15 @@ impl ServiceState {
         term.queues.services.add(key.clone());
         if old.is_some_and(|old| old.exposure != new.exposure) {
             // Services that share an address with this one, or want to.
+            let mut causes: Vec<ServiceCause> = Vec::new();
             for (_, claim) in self.rows.claims_of(key) {
                 claim.services.iter().for_each(|service| term.queues.services.add(service.key.clone()));
+                causes.push(ServiceCause::SharingKey(Arc::clone(&claim.sharing_key)));
             }
-            term.retry_waiting();
+            let pending = term.ipam.pending(key).iter();
+            let keys = pending.filter_map(|(_, address)| term.ipam.sharing_key(*address).cloned());
+            causes.extend(keys.map(ServiceCause::SharingKey));
+            term.retry_waiting_for(causes);
         }
     }
 
@@ -329,9 +370,9 @@ impl ServiceState {
     }
 
     /// Handles a change of a namespace's labels.
-    pub fn namespace_changed(&mut self) {
+    pub fn namespace_changed(&mut self, name: &Arc<str>) {
         if let Some(term) = &mut self.term {
-            term.retry_waiting();
+            term.retry_waiting_for([ServiceCause::Namespace(Arc::clone(name))]);
         }
     }
 
@@ -356,9 +397,11 @@ impl ServiceState {
         if let Some(name) = term.ipam.pool_of(address) {
             term.queues.pools.add(Arc::clone(name));
         }
-        if old.is_some() {
+        if let Some(old) = &old {
             // A Service may have left it, or its sharing key may have changed.
-            term.retry_waiting();
+            let keys = [&old.sharing_key, &new.sharing_key];
+            let keys = keys.map(|key| ServiceCause::SharingKey(Arc::clone(key)));
+            term.retry_waiting_for(keys.into_iter().chain([ServiceCause::Address(address)]));
         }
     }
 
@@ -366,7 +409,8 @@ impl ServiceState {
     pub fn remove_claim(&mut self, address: IpAddr, version: u64, now: Instant) {
         let Some(old) = self.rows.remove_claim(address, version) else { return };
         let Some(term) = &mut self.term else { return };
-        if let Some(name) = term.ipam.pool_of(address) {
+        let pool = term.ipam.pool_of(address).cloned();
+        if let Some(name) = &pool {
             term.queues.pools.add(Arc::clone(name));
         }
         for service in old.services.iter().chain(term.ipam.holders(address)) {
@@ -376,7 +420,8 @@ impl ServiceState {
             term.released.insert(address, (now, service.key));
         }
         term.ipam.gone(address);
-        term.retry_waiting();
+        let of_pool = pool.into_iter().flat_map(|name| [ServiceCause::Pool(name), ServiceCause::AnyPool]);
+        term.retry_waiting_for(of_pool.chain([ServiceCause::Address(address)]));
     }
 
     /// Configures the pools again, if something has changed.

@@ -17,12 +17,15 @@ use super::decide::{HeldClaim, Serve, ServiceDecision, ServiceFault, decide};
 use super::ipam::span::version;
 use super::ipam::{AllocateError, PoolSelection, ServiceId, ServiceIpam, SharingFault, Wanted};
 use super::rows::{AllocatedCondition, ServiceRow, ServiceRows};
-use super::{ServiceState, ServiceTerm};
+use super::{ServiceCause, ServiceState, ServiceTerm};
 use crate::cluster::{Cluster, Key};
 
 /// The time after which a released address can be requested by another Service. Until then, nodes
 /// may still advertise it for the previous Service.
 pub const RELEASE_PAUSE: Duration = Duration::from_secs(2);
+
+/// Most pools whose free addresses a waiting Service has as causes; above, it waits for any pool.
+pub const MAX_POOL_CAUSES: usize = 8;
 
 /// A write for a Service. The next one is sent only after the previous one has succeeded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -219,7 +222,7 @@ impl ServiceState {
         plan.warnings.extend(lost.map(|error| (Warning::AddressLost, error.to_string())));
         let outcome = serve.resolve(service, &chosen, refused, partly);
         if outcome.fault.is_some() || outcome.partly.is_some() {
-            term.waiting.insert(key.clone());
+            term.waiting.insert(key, causes(rows, cluster, key, service, &serve.requested));
         }
         let (used, unused): (Vec<_>, Vec<_>) =
             chosen.into_iter().partition(|address| outcome.addresses.contains(address));
@@ -363,6 +366,37 @@ fn selections(
     let namespace = cluster.namespace_labels(&key.namespace).unwrap_or(Some(&empty));
     let all = rows.pools.iter();
     all.map(|(name, pool)| (Arc::clone(name), pool.selection(&service.labels, namespace))).collect()
+}
+
+/// The changes that may help a Service without an address. A change of the pools themselves may help
+/// every Service.
+fn causes(
+    rows: &ServiceRows,
+    cluster: &Cluster,
+    key: &Key,
+    service: &ServiceRow,
+    requested: &[IpAddr],
+) -> Vec<ServiceCause> {
+    let mut causes = vec![ServiceCause::Namespace(Arc::clone(&key.namespace))];
+    causes.extend(requested.iter().copied().map(ServiceCause::Address));
+    if !service.sharing_key().is_empty() {
+        causes.push(ServiceCause::SharingKey(service.sharing_key().into()));
+    }
+    if let Some(name) = service.pool() {
+        causes.push(ServiceCause::Pool(name.into()));
+        return causes;
+    }
+    let is_automatic = |name: &str| rows.pools.get(name).is_some_and(|pool| pool.settings.automatic);
+    let selected = selections(rows, cluster, key, service).into_iter();
+    let mut pools: Vec<_> = selected
+        .filter(|(name, selection)| *selection == PoolSelection::Selected && is_automatic(name))
+        .map(|(name, _)| ServiceCause::Pool(name))
+        .collect();
+    if pools.len() > MAX_POOL_CAUSES {
+        pools = vec![ServiceCause::AnyPool];
+    }
+    causes.extend(pools);
+    causes
 }
 
 /// The writes of the claims of chosen addresses.

@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 
 use serde_json::json;
+use trunkline_api::names::annotation;
 
 use super::super::fake::{FakeLeader, Fate, Store, key};
 use super::*;
@@ -34,6 +35,11 @@ fn requests(leader: &FakeLeader) -> Vec<String> {
 
 fn waiting(leader: &FakeLeader) -> usize {
     leader.context.shared.lock().services.term.as_ref().unwrap().waiting.len()
+}
+
+/// Queues the waiting Services that recent changes may help.
+fn queue_waiting(leader: &FakeLeader) {
+    leader.context.shared.lock().services.term.as_mut().unwrap().queue_waiting();
 }
 
 #[tokio::test]
@@ -203,9 +209,54 @@ async fn a_waiting_service_gets_the_next_free_address() {
     leader.store().services.remove("default/b");
     leader.show_services();
     assert_eq!(leader.settle("b").await, None);
+    queue_waiting(&leader);
     assert_eq!(waiting(&leader), 0, "it is queued again");
     assert_eq!(leader.work("late").await, None);
     assert_eq!(leader.store().ingress("late"), ["10.0.0.2"]);
+}
+
+#[tokio::test]
+async fn a_free_address_retries_the_services_of_its_pool() {
+    let store = Arc::new(Mutex::new(Store::default()));
+    for (number, (name, pool)) in
+        [("a", "p"), ("b", "q"), ("late-p", "p"), ("late-q", "q")].iter().enumerate()
+    {
+        let metadata = json!({"annotations": {annotation::POOL: pool}});
+        store.lock().unwrap().put_service(name, number as u32, &metadata, &spec(OURS), json!({}));
+    }
+    let leader = FakeLeader::new(&store);
+    leader.begin(&[
+        ("p", json!({"addresses": ["10.0.0.1-10.0.0.1"]})),
+        ("q", json!({"addresses": ["10.0.1.1-10.0.1.1"]})),
+    ]);
+    for (name, gets) in [("a", true), ("b", true), ("late-p", false), ("late-q", false)] {
+        assert_eq!(leader.work(name).await.is_none(), gets, "{name}");
+    }
+    let retries = || leader.context.shared.lock().services.term.as_ref().unwrap().queues.retries.depth();
+    let waits = |name: &str| {
+        leader.context.shared.lock().services.term.as_ref().unwrap().waiting.contains(&key(name))
+    };
+    // A tenant changes a Service that shares its address with no other.
+    for port in 1..100 {
+        let mut changed = spec(OURS);
+        changed["ports"] = json!([{"port": port}]);
+        leader.store().put_service(
+            "a",
+            0,
+            &json!({"annotations": {annotation::POOL: "p"}}),
+            &changed,
+            json!({}),
+        );
+        leader.show_services();
+    }
+    queue_waiting(&leader);
+    assert_eq!((waiting(&leader), retries()), (2, 0));
+    leader.store().services.remove("default/a");
+    leader.show_services();
+    assert_eq!(leader.settle("a").await, None);
+    assert_eq!(retries(), 1);
+    queue_waiting(&leader);
+    assert!(!waits("late-p") && waits("late-q"));
 }
 
 #[tokio::test]

@@ -190,6 +190,11 @@ impl ServiceIpam {
         entry.holders.first().map(|holder| &holder.service)
     }
 
+    /// The sharing key of an allocated address; empty if the address is not shared.
+    pub fn sharing_key(&self, address: IpAddr) -> Option<&Arc<str>> {
+        self.entries.get(&address).map(|entry| &entry.sharing_key)
+    }
+
     /// Whether an address is allocated, by a claim or for a pending one.
     pub fn is_allocated(&self, address: IpAddr) -> bool {
         self.entries.contains_key(&address)
