@@ -4,16 +4,20 @@
 //! ```text
 //!  in by a pod's device (group 116) ──► raw prerouting: source is the pod's, no router's or DHCP server's messages ──► routing
 //!                                                  └─► input: no BGP, no BFD, no VXLAN to the node
+//!                                                  └─► input after IPVS: the same, and no translated VXLAN
 //!                                       arp input: the sender is the pod's
 //!  in by any device, VXLAN of the overlay's VNI ──► input: from a VTEP of the overlay
 //!                                               ──► forward: dropped; output: from this node's addresses
-//!  in by a pod's device ──► forward: no BGP, no BFD to the other nodes
+//!  in by a pod's device, or translated ──► forward: no BGP, no BFD to the other nodes
+//!  sent by IPVS                        ──► output: no BGP, no BFD to the other nodes
 //! ```
 //!
 //! **Forwarded packets.** A translation can give a packet the address of this node as its source,
-//! and other nodes accept VXLAN and BGP from this node. The chain at forward follows the translation
-//! of destinations and precedes that of sources. IPVS sends translated packets through the output
-//! hook. Connection tracking has reassembled the fragments of every packet that is translated.
+//! and other nodes accept VXLAN, BGP and BFD from this node. The chain at forward follows the
+//! translation of destinations and precedes that of sources. It sees translated packets by every
+//! link, because a pod of another node reaches a NodePort of this node by an uplink. IPVS sends
+//! translated packets through the output hook. Connection tracking has reassembled the fragments of
+//! every packet that is translated.
 //!
 //! A pod's device is in its group before it is up, so the rules see every packet of a pod. Sets
 //! contain the addresses of each pod with its device. If a source is in no set, the kernel looks it

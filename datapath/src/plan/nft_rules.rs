@@ -41,7 +41,8 @@ pub struct GuardPlan {
     pub overlay: Option<GuardedOverlay>,
     /// The overlay's tunnels, if the node has tunnels.
     pub tunnel: Option<GuardedTunnel>,
-    /// Addresses of the other nodes with a VTEP: their ports for BGP and BFD are closed to pods.
+    /// Addresses of the other nodes with a VTEP: their ports for BGP and BFD are closed to pods, and
+    /// to packets that this node translates.
     pub nodes: BTreeSet<IpAddr>,
     /// Whether packets that pods send to 127.0.0.0/8 are dropped. The kernel itself drops them,
     /// unless `route_localnet` is on.

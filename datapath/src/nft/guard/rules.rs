@@ -8,6 +8,11 @@ use crate::plan::{GuardPlan, GuardedOverlay, GuardedTunnel};
 
 /// The protocol number of TCP.
 const TCP: i32 = libc::IPPROTO_TCP;
+/// The protocol number of UDP.
+const UDP: i32 = libc::IPPROTO_UDP;
+/// A priority after those of IPVS and of source translation at input (98 to 100), and more than 10
+/// beyond 100: nearer ones have another name in later versions of `nft`.
+const AFTER_IPVS: i32 = 120;
 
 const ARP: &str = "\
 \tset own {
@@ -116,10 +121,9 @@ pub(super) fn render_inet(plan: &GuardPlan) -> String {
     text.push_str(
         "\t}\n\n\tchain overlay {\n\t\tip saddr @vteps4 return\n\t\tip6 saddr @vteps6 return\n\t\tcounter name \"vtep\" drop\n\t}\n",
     );
+    render_translated(plan, &mut text);
     render_forward(plan, &mut text);
-    if let Some(tunnel) = &plan.tunnel {
-        render_output(tunnel, &mut text);
-    }
+    render_output(plan, &mut text);
     text.push_str("}\n");
     text
 }
@@ -134,6 +138,36 @@ fn packets_of(overlay: GuardedOverlay) -> String {
     format!("udp dport {port} @th,96,24 {vni:#x}")
 }
 
+/// The chain at input after IPVS, which translates at priorities 98 and 99. Port and VNI are those
+/// of the program that receives the packet.
+///
+/// The address is not checked a second time: at priority 100 the source can be translated. A packet
+/// whose port was translated is never one of a tunnel. Connection tracking knows the port before
+/// the translation. Without tracking, no source is translated.
+///
+/// The chain refers to connection tracking, so IPv6 fragments are reassembled before all rules. IPv6
+/// itself reassembles them after this hook, and the first fragment may end before the VNI.
+fn render_translated(plan: &GuardPlan, text: &mut String) {
+    let _ = write!(
+        text,
+        "\n\tchain translated {{\n\
+         \t\ttype filter hook input priority {AFTER_IPVS}; policy accept;\n\
+         \t\tiifgroup {GROUP} jump node\n"
+    );
+    let Some(GuardedTunnel { overlay, .. }) = &plan.tunnel else { return text.push_str("\t}\n") };
+    let _ = write!(
+        text,
+        "\t\t{} jump overlay_translated\n\
+         \t}}\n\n\
+         \tchain overlay_translated {{\n\
+         \t\tmeta l4proto {UDP} ct original proto-dst != {} counter name \"vtep\" drop\n\
+         \t\tct state untracked jump overlay\n\
+         \t}}\n",
+        packets_of(*overlay),
+        overlay.port
+    );
+}
+
 /// The chain at forward, if the node has an overlay or other nodes have VTEPs. Each rule first
 /// compares protocol and port, because all forwarded packets pass the chain.
 fn render_forward(plan: &GuardPlan, text: &mut String) {
@@ -146,41 +180,71 @@ fn render_forward(plan: &GuardPlan, text: &mut String) {
         let _ = writeln!(text, "\t\t{} counter name \"vxlan_forwarded\" drop", packets_of(overlay));
     }
     if has_nodes {
-        for port in &plan.bgp_ports {
-            let _ = writeln!(text, "\t\ttcp dport {port} iifgroup {GROUP} jump bgp_to_nodes");
-        }
-        let _ = writeln!(text, "\t\tudp dport {BFD} iifgroup {GROUP} jump bfd_to_nodes");
+        jump_by_port(plan, "forwarded", text);
     }
     text.push_str("\t}\n");
-    for counter in ["bgp", "bfd"].into_iter().filter(|_| has_nodes) {
+    if has_nodes {
+        render_nodes(text);
+    }
+}
+
+/// The rules that send BGP and BFD to the chains `bgp_<suffix>` and `bfd_<suffix>`.
+fn jump_by_port(plan: &GuardPlan, suffix: &str, text: &mut String) {
+    for port in &plan.bgp_ports {
+        let _ = writeln!(text, "\t\ttcp dport {port} jump bgp_{suffix}");
+    }
+    let _ = writeln!(text, "\t\tudp dport {BFD} jump bfd_{suffix}");
+}
+
+/// The chains for BGP and BFD to other nodes: of pods and of translated connections at forward, of
+/// IPVS at output.
+fn render_nodes(text: &mut String) {
+    for counter in ["bgp", "bfd"] {
         let _ = write!(
             text,
-            "\n\tchain {counter}_to_nodes {{\n\
+            "\n\tchain {counter}_forwarded {{\n\
+             \t\tiifgroup {GROUP} goto {counter}_to_nodes\n\
+             \t\tct status dnat goto {counter}_to_nodes\n\
+             \t}}\n\n\
+             \tchain {counter}_to_nodes {{\n\
              \t\tip daddr @nodes4 counter name \"{counter}\" drop\n\
              \t\tip6 daddr @nodes6 counter name \"{counter}\" drop\n\
+             \t}}\n\n\
+             \tchain {counter}_from_node {{\n\
+             \t\tfib saddr type != local goto {counter}_to_nodes\n\
              \t}}\n"
         );
     }
 }
 
-/// The chain at output. This node's packets have the address of its VTEP, or another address of the
-/// node. Packets that IPVS translated have the address of a pod or of a host in the fabric.
-fn render_output(tunnel: &GuardedTunnel, text: &mut String) {
-    let family = if tunnel.local.is_ipv4() { "ip" } else { "ip6" };
-    let _ = write!(
-        text,
-        "\n\tchain output {{\n\
-         \t\ttype filter hook output priority filter - 10; policy accept;\n\
-         \t\t{} jump from_node\n\
-         \t}}\n\n\
-         \tchain from_node {{\n\
-         \t\t{family} saddr {} return\n\
-         \t\tfib saddr type local return\n\
-         \t\tcounter name \"vxlan_forwarded\" drop\n\
-         \t}}\n",
-        packets_of(tunnel.overlay),
-        tunnel.local
-    );
+/// The chain at output, if the node has tunnels or other nodes have VTEPs. Packets of this node's
+/// processes have an address of the node as their source, also to a peer behind a Service. Packets
+/// that IPVS translated have the address of a pod or of a host in the fabric: this hook precedes
+/// the translation of sources.
+fn render_output(plan: &GuardPlan, text: &mut String) {
+    let has_nodes = !plan.nodes.is_empty();
+    if plan.tunnel.is_none() && !has_nodes {
+        return;
+    }
+    text.push_str("\n\tchain output {\n\t\ttype filter hook output priority filter - 10; policy accept;\n");
+    if let Some(tunnel) = &plan.tunnel {
+        let _ = writeln!(text, "\t\t{} jump from_node", packets_of(tunnel.overlay));
+    }
+    if has_nodes {
+        jump_by_port(plan, "from_node", text);
+    }
+    text.push_str("\t}\n");
+    if let Some(GuardedTunnel { local, .. }) = &plan.tunnel {
+        let family = if local.is_ipv4() { "ip" } else { "ip6" };
+        let _ = write!(
+            text,
+            "\n\tchain from_node {{\n\
+             \t\t{family} saddr {local} return\n\
+             \t\tfib saddr type local return\n\
+             \t\tcounter name \"vxlan_forwarded\" drop\n\
+             \t}}\n"
+        );
+    }
 }
 
 pub(super) fn render_arp() -> String {
