@@ -78,7 +78,7 @@ fn guard(enabled: bool) -> KernelPlan {
         overlay: Some(overlay),
         tunnel: Some(GuardedTunnel { overlay, local: "10.0.3.1".parse().unwrap(), vteps: node2.clone() }),
         nodes: node2,
-        closes_loopback: false,
+        ..GuardPlan::default()
     };
     KernelPlan { guard, ..KernelPlan::default() }
 }

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use trunkline_api::resources::{Network, Vtep};
 use trunkline_datapath::plan::{GuardPlan, GuardedOverlay, GuardedTunnel};
 
-use super::GuardSettings;
+use super::Intent;
 
 /// The port of hybridnet and flannel, and the port of IANA (RFC 7348 §5). Tunnels of other programs
 /// can be on this node too.
@@ -16,8 +16,10 @@ const VXLAN_PORTS: [u16; 2] = [4789, 8472];
 const BGP_PORT: u16 = 179;
 
 /// The guard of a node without tunnels. `overlay`: the overlay of this node, which the guard knows
-/// before the node can have tunnels.
-pub(super) fn plan(settings: &GuardSettings, vxlan_port: u16, overlay: Option<&Network>) -> GuardPlan {
+/// before the node can have tunnels. Only a node in a cluster has network policies, and tracks
+/// connections in any case.
+pub(super) fn plan(intent: &Intent, overlay: Option<&Network>) -> GuardPlan {
+    let (settings, vxlan_port) = (&intent.guard, intent.tunnels.port);
     GuardPlan {
         enabled: settings.enabled,
         bgp_ports: settings.bgp_ports.iter().copied().chain([BGP_PORT]).collect(),
@@ -25,6 +27,7 @@ pub(super) fn plan(settings: &GuardSettings, vxlan_port: u16, overlay: Option<&N
         overlay: overlay.map(|network| packets(network, vxlan_port)),
         tunnel: None,
         nodes: BTreeSet::new(),
+        checks_errors: intent.in_cluster,
         closes_loopback: false,
     }
 }

@@ -94,7 +94,7 @@ pub fn plan(intent: &Intent, host: &Host) -> Result<Plan, Vec<PlanError>> {
     let underlay = underlay(&here).map_err(|error| vec![error])?;
     let mut plan = Plan::default();
     let overlay = here.iter().copied().find(|network| network.mode() == NetworkMode::VXLAN);
-    plan.kernel.guard = guard::plan(&intent.guard, intent.tunnels.port, overlay);
+    plan.kernel.guard = guard::plan(intent, overlay);
     for network in &here {
         let planned = plan_network(network, underlay, intent);
         plan.networks.insert(network.name().to_owned(), planned);

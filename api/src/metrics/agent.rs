@@ -144,7 +144,7 @@ catalogue! {
         GUARD_IN_FORCE = Gauge, Bool, "trunkline_guard_in_force" [],
             "1 while the guard's rules are in the kernel, or if the configuration disables the guard";
         GUARD_DROPPED = Counter, Count, "trunkline_guard_dropped_total" ["reason"],
-            "packets that the guard dropped: `source` (not the pod's address), `arp_sender`, `router_advertisement`, `icmp_redirect`, `dhcp_server`, `bgp`, `bfd` (from a pod, or by a Service, to a node), `vxlan_from_pod` (to this node), `vxlan_forwarded` (the overlay through this node), `vtep` (from a host that is no node, or by a Service)";
+            "packets that the guard dropped: `source` (not the pod's address), `arp_sender`, `router_advertisement`, `icmp_redirect`, `icmp_error` (about a connection of others), `dhcp_server`, `bgp`, `bfd` (from a pod, or by a Service, to a node), `vxlan_from_pod` (to this node), `vxlan_forwarded` (the overlay through this node), `vtep` (from a host that is no node, or by a Service)";
         GUARD_REPAIRS = Counter, Count, "trunkline_guard_repairs_total" [],
             "how often another program changed the guard's tables and the agent repaired them; also in `trunkline_kernel_repairs_total`";
     }

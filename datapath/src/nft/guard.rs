@@ -9,6 +9,7 @@
 //!  in by any device, VXLAN of the overlay's VNI ──► input: from a VTEP of the overlay
 //!                                               ──► forward: dropped; output: from this node's addresses
 //!  in by a pod's device, or translated ──► forward: no BGP, no BFD to the other nodes
+//!                                      ──► forward: no ICMP errors about connections of others
 //!  sent by IPVS                        ──► output: no BGP, no BFD to the other nodes
 //! ```
 //!
@@ -18,6 +19,9 @@
 //! link, because a pod of another node reaches a NodePort of this node by an uplink. IPVS sends
 //! translated packets through the output hook. Connection tracking has reassembled the fragments of
 //! every packet that is translated.
+//!
+//! **ICMP errors.** A node accepts ICMP errors about its pods' connections from the fabric, because
+//! routers of the path send them. So a pod's own node drops the errors about connections of others.
 //!
 //! A pod's device is in its group before it is up, so the rules see every packet of a pod. Sets
 //! contain the addresses of each pod with its device. If a source is in no set, the kernel looks it
@@ -47,10 +51,11 @@ mod rules;
 pub(super) const NAME: &str = "trunkline-guard";
 
 /// The counters' names: one for each reason to drop a packet.
-pub const REASONS: [&str; 9] = [
+pub const REASONS: [&str; 10] = [
     "source",
     "router_advertisement",
     "icmp_redirect",
+    "icmp_error",
     "dhcp_server",
     "bgp",
     "bfd",

@@ -44,6 +44,9 @@ pub struct GuardPlan {
     /// Addresses of the other nodes with a VTEP: their ports for BGP and BFD are closed to pods, and
     /// to packets that this node translates.
     pub nodes: BTreeSet<IpAddr>,
+    /// Whether ICMP errors of pods must be about their own connections. The check needs connection
+    /// tracking.
+    pub checks_errors: bool,
     /// Whether packets that pods send to 127.0.0.0/8 are dropped. The kernel itself drops them,
     /// unless `route_localnet` is on.
     pub closes_loopback: bool,

@@ -17,6 +17,8 @@ use trunkline_datapath::plan::policy::{
     PolicyTable, PortMatch, PortNumbers, SetId, Verdict,
 };
 
+pub(crate) mod icmp;
+
 use crate::namespace::{eventually, inside, ip, namespace, ping};
 
 /// Time after which a packet counts as dropped.

@@ -643,6 +643,7 @@ fn unservable_resources_are_refused_by_name() {
     let planned = plan(&intent(vec![global, elsewhere], Vec::new()), &host(Vec::new())).unwrap();
     let guard = planned.kernel.guard.clone();
     assert!(guard.enabled, "always");
+    assert!(!guard.checks_errors, "a node outside of a cluster tracks no connections for the guard");
     let nothing = KernelPlan { guard, ..KernelPlan::default() };
     assert!(planned.bgp.is_none() && planned.kernel == nothing, "the plan has no object for them");
     assert!(planned.networks["global"].refused.as_ref().unwrap().contains("needs an Underlay network"));

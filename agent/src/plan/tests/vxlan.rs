@@ -303,6 +303,9 @@ fn the_vtep_is_found_or_the_missing_input_is_reported() {
     let plan = super::plan(&elsewhere, &routed).unwrap();
     assert_eq!(plan.kernel.guard.overlay, Some(GuardedOverlay { vni: 100, port: 8472 }));
     assert!(plan.kernel.guard.tunnel.is_none());
+    // ICMP errors of pods matter where network policies are.
+    let clustered = Intent { in_cluster: true, ..elsewhere.clone() };
+    assert!(super::plan(&clustered, &routed).unwrap().kernel.guard.checks_errors);
     // The device's name would be too long for the kernel.
     let mut long = hybrid();
     long.networks[1].spec.net_id = Some(16_777_215);

@@ -10,6 +10,9 @@ use crate::plan::{GuardPlan, GuardedOverlay, GuardedTunnel};
 const TCP: i32 = libc::IPPROTO_TCP;
 /// The protocol number of UDP.
 const UDP: i32 = libc::IPPROTO_UDP;
+/// The protocol numbers of ICMP and ICMPv6.
+const ICMP: i32 = libc::IPPROTO_ICMP;
+const ICMPV6: i32 = libc::IPPROTO_ICMPV6;
 /// A priority after those of IPVS and of source translation at input (98 to 100), and more than 10
 /// beyond 100: nearer ones have another name in later versions of `nft`.
 const AFTER_IPVS: i32 = 120;
@@ -168,11 +171,12 @@ fn render_translated(plan: &GuardPlan, text: &mut String) {
     );
 }
 
-/// The chain at forward, if the node has an overlay or other nodes have VTEPs. Each rule first
-/// compares protocol and port, because all forwarded packets pass the chain.
+/// The chain at forward, if the node has an overlay, if other nodes have VTEPs, or if the ICMP errors
+/// of pods are checked. Each rule first compares protocol and port, because all forwarded packets
+/// pass the chain.
 fn render_forward(plan: &GuardPlan, text: &mut String) {
     let has_nodes = !plan.nodes.is_empty();
-    if plan.overlay.is_none() && !has_nodes {
+    if plan.overlay.is_none() && !has_nodes && !plan.checks_errors {
         return;
     }
     text.push_str("\n\tchain forward {\n\t\ttype filter hook forward priority -15; policy accept;\n");
@@ -182,9 +186,36 @@ fn render_forward(plan: &GuardPlan, text: &mut String) {
     if has_nodes {
         jump_by_port(plan, "forwarded", text);
     }
+    if plan.checks_errors {
+        let _ = writeln!(text, "\t\tmeta l4proto {{ {ICMP}, {ICMPV6} }} iifgroup {GROUP} jump errors");
+    }
     text.push_str("\t}\n");
     if has_nodes {
         render_nodes(text);
+    }
+    if plan.checks_errors {
+        render_errors(text);
+    }
+}
+
+/// The chains for the ICMP errors of pods. Connection tracking has found the connection of the
+/// packet that the error contains, and the pod must be an end of it. A packet without a connection
+/// matches no rule but the last one.
+fn render_errors(text: &mut String) {
+    text.push_str(
+        "\n\tchain errors {\n\
+         \t\ticmp type { destination-unreachable, source-quench, time-exceeded, parameter-problem } goto errors4\n\
+         \t\ticmpv6 type { destination-unreachable, packet-too-big, time-exceeded, parameter-problem } goto errors6\n\
+         \t}\n",
+    );
+    for (family, number) in [("ip", 4), ("ip6", 6)] {
+        let _ = writeln!(text, "\n\tchain errors{number} {{");
+        for set in ["own", "sources"] {
+            for direction in ["original", "reply"] {
+                let _ = writeln!(text, "\t\tiif . ct {direction} {family} saddr @{set}{number} return");
+            }
+        }
+        text.push_str("\t\tcounter name \"icmp_error\" drop\n\t}\n");
     }
 }
 

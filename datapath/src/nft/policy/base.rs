@@ -12,7 +12,7 @@
 //! the node must pass the egress policies of one and the ingress policies of the other.
 //!
 //! **Related packets.** An ICMP error from outside of the pods passes, because routers of the path
-//! send it. From a pod's link it passes if the pod is an end of the connection; otherwise the
+//! send it. The guard of another node drops such errors of its pods. From a pod's link it passes if the pod is an end of the connection; otherwise the
 //! policies decide. So a pod cannot disturb connections between others.
 //!
 //! **Packets that return.** With `hairpin`, a packet to a pod of this node leaves by an uplink and
