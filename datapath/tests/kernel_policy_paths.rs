@@ -256,8 +256,10 @@ fn other_programs_cannot_remove_a_protected_table() {
         let handles = || nft("-a list table inet trunkline-policy");
         let before = handles();
         if !before.contains("flags") {
+            assert!(!kernel.status().policies.protected);
             return println!("skipped, this kernel cannot protect a table");
         }
+        assert!(kernel.status().policies.protected);
         nft("flush ruleset");
         for command in ["delete table inet trunkline-policy", "flush chain inet trunkline-policy ingress"] {
             assert!(refused(command), "{command}");

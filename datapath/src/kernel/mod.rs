@@ -176,6 +176,8 @@ pub struct KernelStatus {
 pub struct PolicyStatus {
     /// Whether the kernel has all changes so far, and no other program has changed the table since.
     pub loaded: bool,
+    /// Whether the kernel protects the table from changes by other programs.
+    pub protected: bool,
     /// Repairs after changes by other programs.
     pub repairs: u64,
     /// The reason why the last change failed.

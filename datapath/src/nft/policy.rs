@@ -129,6 +129,11 @@ impl Policies {
         self.record.is_some()
     }
 
+    /// Whether the kernel protects the table from other programs.
+    pub(crate) fn is_protected(&self) -> bool {
+        self.protection == Protection::On
+    }
+
     /// Another program changed a table of this name. Returns whether the kernel's table is no
     /// longer known.
     pub(crate) fn forget(&mut self) -> bool {

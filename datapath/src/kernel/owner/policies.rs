@@ -35,7 +35,12 @@ impl PolicyKeeper {
     }
 
     pub(super) fn status(&self) -> PolicyStatus {
-        PolicyStatus { loaded: self.table.is_loaded(), repairs: self.repairs, fault: self.fault.clone() }
+        PolicyStatus {
+            loaded: self.table.is_loaded(),
+            protected: self.table.is_protected(),
+            repairs: self.repairs,
+            fault: self.fault.clone(),
+        }
     }
 }
 

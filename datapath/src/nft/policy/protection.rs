@@ -5,6 +5,8 @@
 //! - `persist`: the table stays when the socket is closed, and has no owner then. The next run of the
 //!   agent becomes its owner.
 
+use std::io;
+
 use super::transaction::{DELETE_TABLE, NEW_TABLE, TABLE, TABLE_FLAGS};
 use crate::netlink::netfilter::{Connection, Messages, TransactionError, number, text};
 
@@ -18,7 +20,8 @@ pub(super) enum Protection {
     /// The administrator does not want it, or the kernel has no flag `persist`.
     #[default]
     Off,
-    /// Wanted. The kernel has not been examined yet.
+    /// Wanted. The kernel has not been examined yet, or had no resources for the examination: the
+    /// table is not protected until the next whole table.
     Wanted,
     /// In force.
     On,
@@ -28,14 +31,22 @@ impl Protection {
     /// Examines the kernel, if that is necessary.
     pub(super) fn examine(&mut self, connection: &mut Connection) {
         if *self == Protection::Wanted {
-            match try_flags(connection) {
-                Ok(()) => *self = Protection::On,
-                Err(TransactionError::Refused { error, .. }) => {
-                    tracing::info!(%error, "the kernel cannot protect the table of network policies from other programs (Linux 6.9 can)");
-                    *self = Protection::Off;
-                }
-                // The socket failed: the transaction of the table reports it.
-                Err(TransactionError::Socket(_)) => {}
+            *self = Protection::found(try_flags(connection));
+        }
+    }
+
+    /// The result of an examination. Only an answer about the flags themselves means that the kernel
+    /// lacks them. Other errors can pass: no memory, no permission, a failed socket.
+    fn found(trial: Result<(), TransactionError>) -> Protection {
+        match trial {
+            Ok(()) => Protection::On,
+            Err(TransactionError::Refused { error, .. }) if lacks_flags(&error) => {
+                tracing::info!(%error, "the kernel cannot protect the table of network policies from other programs (Linux 6.9 can)");
+                Protection::Off
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the table of network policies is not protected from other programs until the agent sends the whole table again");
+                Protection::Wanted
             }
         }
     }
@@ -54,6 +65,11 @@ impl Protection {
     }
 }
 
+/// The kernel answers unknown flags with EOPNOTSUPP, and before Linux 5.11 with EINVAL.
+fn lacks_flags(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL))
+}
+
 /// Creates and deletes a table with the flags in one transaction.
 fn try_flags(connection: &mut Connection) -> Result<(), TransactionError> {
     let mut messages = Messages::default();
@@ -66,4 +82,28 @@ fn try_flags(connection: &mut Connection) -> Result<(), TransactionError> {
         });
     }
     connection.transact(&messages)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_unknown_flags_switch_the_protection_off() {
+        let refused = |errno: i32| {
+            let error = io::Error::from_raw_os_error(errno);
+            Protection::found(Err(TransactionError::Refused { index: None, error, note: None }))
+        };
+        assert_eq!(Protection::found(Ok(())), Protection::On);
+        for errno in [libc::EOPNOTSUPP, libc::EINVAL] {
+            assert_eq!(refused(errno), Protection::Off, "errno {errno}");
+        }
+        for errno in [libc::ENOMEM, libc::ENOBUFS, libc::EPERM, libc::EAGAIN, libc::EEXIST, libc::EBUSY] {
+            assert_eq!(refused(errno), Protection::Wanted, "errno {errno}");
+        }
+        let socket = TransactionError::Socket(io::Error::from_raw_os_error(libc::ENOBUFS));
+        assert_eq!(Protection::found(Err(socket)), Protection::Wanted);
+        // The next whole table examines the kernel again, and then has the flags.
+        assert_eq!((Protection::Wanted.flags(), Protection::On.flags()), (0, OWNER | PERSIST));
+    }
 }
