@@ -15,8 +15,8 @@ use namespace::{eventually, ip, ip_json, isolated};
 use tokio::runtime::Runtime;
 use trunkline_datapath::kernel::{KernelConfig, KernelEvent, KernelEvents, KernelHandle};
 use trunkline_datapath::plan::{
-    Hop, KernelHost, KernelPlan, Link, LinkKind, LinkPlan, Neighbour, PodPlan, Proxy, RouteKey, RouteTarget,
-    Sysctl,
+    GuardPlan, GuardedOverlay, Hop, KernelHost, KernelPlan, Link, LinkKind, LinkPlan, Neighbour, PodPlan,
+    Proxy, RouteKey, RouteTarget, Sysctl,
 };
 
 fn spawn() -> (KernelHandle, KernelEvents) {
@@ -312,5 +312,57 @@ fn a_device_without_an_address_checks_no_sources() {
         let faults = runtime.block_on(kernel.set_plan(plan)).unwrap().faults;
         assert!(faults[0].contains("net.ipv4.conf.all.rp_filter is 1 and also applies to"), "{faults:?}");
         assert!(!passes());
+    });
+}
+
+#[test]
+fn a_tunnel_does_not_come_up_before_the_guard() {
+    isolated("a_tunnel_does_not_come_up_before_the_guard", |runtime| {
+        ip("addr add 10.0.0.1/32 dev lo");
+        let kind = LinkKind::Vxlan {
+            vni: 100,
+            local: "10.0.0.1".parse().unwrap(),
+            port: 8_472,
+            mac: [2, 0, 0, 0, 0, 1],
+        };
+        // nftables refuses a VNI of more than 24 bits.
+        let plan = |loads: bool| {
+            let overlay = GuardedOverlay { vni: if loads { 100 } else { 1 << 24 }, port: 8_472 };
+            let guard = GuardPlan { enabled: true, overlay: Some(overlay), ..GuardPlan::default() };
+            let link = LinkPlan { kind, alias: "trunkline:vxlan:overlay".to_owned(), mtu: 1_400 };
+            KernelPlan { guard, links: [("overlay".to_owned(), link)].into(), ..KernelPlan::default() }
+        };
+        let set = |kernel: &KernelHandle, loads: bool| {
+            let applied = runtime.block_on(kernel.set_plan(plan(loads))).unwrap();
+            assert_eq!(applied.unguarded, !loads, "{:?}", applied.faults);
+            let host = host(runtime, kernel);
+            (named(&host, "overlay").map(|link| link.up), host.link_faults.get("overlay").cloned())
+        };
+        let (kernel, events) = spawn();
+        for _ in 0..2 {
+            let (link, fault) = set(&kernel, false);
+            let fault = fault.unwrap();
+            if fault.contains("modprobe vxlan") {
+                return println!("skipped, this kernel has no vxlan");
+            }
+            assert_eq!(link, None);
+            assert!(fault.contains("overlay does not come up: the guard"), "{fault}");
+        }
+        assert!(!ip("link").contains("trunkline-new"));
+        assert_eq!(set(&kernel, true), (Some(true), None), "the next try brings it up");
+        drop((kernel, events));
+
+        // The tunnel of the last run stays, and loses no packet.
+        let before = ip_json("link show overlay")[0]["ifindex"].clone();
+        let (kernel, _events) = spawn();
+        assert_eq!(set(&kernel, false), (Some(true), None));
+        assert_eq!(ip_json("link show overlay")[0]["ifindex"], before);
+        ip("link set overlay down");
+        eventually("the fault of the tunnel", || {
+            host(runtime, &kernel).link_faults.get("overlay").is_some_and(|fault| fault.contains("the guard"))
+        });
+        assert!(!ip("link show overlay").contains(",UP"), "it stays down");
+        assert_eq!(set(&kernel, true), (Some(true), None));
+        assert_eq!(ip_json("link show overlay")[0]["ifindex"], before);
     });
 }

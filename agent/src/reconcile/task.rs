@@ -49,8 +49,9 @@ mod unrecorded;
 
 use unrecorded::unrecorded_plan;
 
-/// The first pause before a retry. The agent retries a failed start of the speaker, and a plan that
-/// the kernel owner did not answer. Each further pause is twice as long, up to [`LAST_PAUSE`].
+/// The first pause before a retry. The agent retries a failed start of the speaker, a plan that the
+/// kernel owner did not answer, and a plan without the guard. Each further pause is twice as long,
+/// up to [`LAST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause.
 const LAST_PAUSE: Duration = Duration::from_secs(10);
@@ -194,8 +195,8 @@ struct Task {
     speaker_fault: Option<String>,
     /// The next start of the speaker, if the plan has one and it does not run.
     restart: Option<Restart>,
-    /// The time of the next try to apply the plan while the kernel owner has not answered, and the
-    /// pause before it.
+    /// The time of the next try to apply the plan while the kernel owner has not answered, or while
+    /// the guard is enabled and not in force; and the pause before it.
     reapply: Option<(Instant, Duration)>,
     /// The time of the next release of free memory, after a plan with many routes.
     release_at: Option<Instant>,
@@ -321,6 +322,12 @@ async fn next_input(running: &mut Option<RunningSpeaker>) -> SpeakerInput {
         event = running.events.next() => event.map_or(SpeakerInput::Ended, SpeakerInput::Event),
         Some(event) = running.pump_events.recv() => SpeakerInput::Pump(event),
     }
+}
+
+/// The time of the next try after a failed one, and the pause before it.
+fn next_try(last: Option<(Instant, Duration)>) -> (Instant, Duration) {
+    let pause = last.map_or(FIRST_PAUSE, |(_, pause)| (pause * 2).min(LAST_PAUSE));
+    (Instant::now() + pause, pause)
 }
 
 async fn overdue(until: Option<Instant>) {
@@ -601,7 +608,7 @@ impl Task {
                     tracing::error!(%fault, "the kernel rejects a part of the plan");
                 }
                 self.kernel_faults = applied.faults;
-                self.reapply = None;
+                self.reapply = applied.unguarded.then(|| next_try(self.reapply));
                 // Set the imported peers before `Relearn`, because the pump needs them to convert
                 // the repeated routes.
                 let others = self.imported.send_if_modified(|imported| {
@@ -694,8 +701,7 @@ impl Task {
             tracing::error!("{fault}");
         }
         self.kernel_faults = vec![fault];
-        let pause = self.reapply.map_or(FIRST_PAUSE, |(_, pause)| (pause * 2).min(LAST_PAUSE));
-        self.reapply = Some((Instant::now() + pause, pause));
+        self.reapply = Some(next_try(self.reapply));
     }
 
     fn configure_pools(&self, plan: &Plan, snapshot: &Snapshot) {

@@ -105,6 +105,9 @@ pub struct Applied {
     /// The table of learned routes has changed: send all of them again with
     /// [`KernelHandle::learned`].
     pub relearn: bool,
+    /// The guard is enabled and not in force, so no new tunnel comes up. Apply the plan again after
+    /// a pause: no event shows that the cause is gone.
+    pub unguarded: bool,
     /// The changes that failed, as text; all others succeeded.
     pub faults: Vec<String>,
 }

@@ -501,7 +501,12 @@ impl Owner {
         // Set only here: after an error above, some wanted routes are not recorded yet.
         self.settled = true;
         self.sweep()?;
-        Ok(Applied { changed: self.changed - before, relearn, faults: self.faults.clone() })
+        Ok(Applied {
+            changed: self.changed - before,
+            relearn,
+            unguarded: self.guard_missing().is_some(),
+            faults: self.faults.clone(),
+        })
     }
 
     fn set_pods(&mut self, pods: Vec<PodPlan>) -> Result<Vec<PodFault>, KernelError> {

@@ -126,13 +126,22 @@ impl Owner {
 
     /// Refuses new pods while the guard is enabled and not installed.
     pub(super) fn need_guard(&mut self) -> Result<(), KernelError> {
-        if !self.plan.guard.enabled || self.guard.is_in_force() {
+        if self.guard_missing().is_none() {
             return Ok(());
         }
         // The cause may be gone now: nft was installed, or a module was loaded.
         let applied = self.guard.apply(&self.plan.guard, self.pods.values(), self.populated);
         self.note_guard(applied, false);
-        self.guard_fault.clone().map_or(Ok(()), |fault| Err(KernelError::Guard(fault)))
+        self.guard_missing().map_or(Ok(()), Err)
+    }
+
+    /// The error while the guard is enabled and not installed.
+    pub(super) fn guard_missing(&self) -> Option<KernelError> {
+        if !self.plan.guard.enabled || self.guard.is_in_force() {
+            return None;
+        }
+        let reason = self.guard_fault.clone();
+        Some(KernelError::Guard(reason.unwrap_or_else(|| "its rules are not loaded".to_owned())))
     }
 
     /// Configures a pod's device and the guard before a route to the pod is installed.

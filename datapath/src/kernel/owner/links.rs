@@ -13,6 +13,9 @@
 //! **The owner of a link** is in its alias. Links that this process created or took over are also
 //! known by their index. Any other link with the wanted name belongs to another program and is not
 //! changed.
+//!
+//! **A tunnel waits for the guard.** It is not created or set up while the guard is enabled and not
+//! in force. [`Applied::unguarded`](super::super::Applied::unguarded) requests another try.
 
 use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
@@ -47,6 +50,9 @@ enum LinkError {
         "{name} exists and is not Trunkline's ({owner}): Trunkline does not change it: rename or delete it"
     )]
     Foreign { name: String, owner: String },
+    /// A tunnel would accept packets that the guard drops.
+    #[error("{name} does not come up: {guard}")]
+    Unguarded { name: String, guard: KernelError },
     /// Another program deleted it.
     #[error("{0} cannot be created: it disappeared at once")]
     Disappeared(String),
@@ -114,10 +120,12 @@ impl Owner {
         }
         let mut changed = Vec::new();
         for (name, plan) in wanted {
-            let settled = match self.topology.named(name).cloned() {
-                None => self.create_link(name, plan).map(Some),
-                Some(link) if self.topology.is_planned(&link) => self.repair_link(&link, plan),
-                Some(link) => Err(LinkError::Foreign {
+            let settled = match (self.topology.named(name).cloned(), self.unguarded(name, plan.kind)) {
+                (None, Some(fault)) => Err(fault),
+                (Some(link), Some(fault)) if self.topology.is_planned(&link) && !link.is_up() => Err(fault),
+                (None, None) => self.create_link(name, plan).map(Some),
+                (Some(link), _) if self.topology.is_planned(&link) => self.repair_link(&link, plan),
+                (Some(link), _) => Err(LinkError::Foreign {
                     name: name.clone(),
                     owner: link.alias.or(link.kind).unwrap_or_else(|| "a device".to_owned()),
                 }),
@@ -135,6 +143,15 @@ impl Owner {
             self.host_changed();
         }
         changed.into_iter().try_for_each(|info| self.handle_link(info))
+    }
+
+    /// The fault of a tunnel while the guard is enabled and not in force: before the guard, the node
+    /// accepts packets of the overlay from any host. A tunnel of the last run that is up stays, with
+    /// the tables of that run.
+    fn unguarded(&self, name: &str, kind: LinkKind) -> Option<LinkError> {
+        let is_tunnel = matches!(kind, LinkKind::Vxlan { .. });
+        let guard = self.guard_missing().filter(|_| is_tunnel)?;
+        Some(LinkError::Unguarded { name: name.to_owned(), guard })
     }
 
     /// Creates a link. Returns its state.
