@@ -314,10 +314,7 @@ impl Task {
                     self.save();
                     continue;
                 }
-                () = at(self.former_holders.due) => {
-                    self.former_holders.forget();
-                    continue;
-                }
+                () = self.former_holders.run() => continue,
                 packet = next(&mut self.log) => match packet {
                     Ok(packet) => {
                         self.report_packet(&packet);

@@ -32,7 +32,9 @@ use crate::family::IpFamily;
 use crate::netlink::{NetlinkError, Refusal, conntrack};
 use crate::plan::policy::{PolicyChange, PolicyPart, PolicyTable};
 use crate::plan::{Hop, KernelHost, LearnedRoute, NatRules, Neighbour, PodPlan, SharedPlan};
+use connections::Deletions;
 
+mod connections;
 mod events;
 mod owner;
 mod scan;
@@ -289,6 +291,7 @@ pub struct KernelHandle {
     urgent: mpsc::UnboundedSender<Urgent>,
     status: Arc<Mutex<KernelStatus>>,
     repaired: watch::Receiver<Repairs>,
+    deletions: Deletions,
 }
 
 impl KernelHandle {
@@ -318,7 +321,7 @@ impl KernelHandle {
             .spawn(move || owner.run(command_queue, urgent_queue))
             .map_err(KernelError::Thread)?;
         Ok((
-            KernelHandle { commands, urgent, status, repaired },
+            KernelHandle { commands, urgent, status, repaired, deletions: Deletions::default() },
             KernelEvents { host, devices, limits: Some(limits), policies: Some(policies) },
         ))
     }
@@ -408,17 +411,21 @@ impl KernelHandle {
     }
 
     /// Deletes the tracked connections of these addresses, in the network namespace of the calling
-    /// thread. Returns the number of deleted connections; 0 if the kernel tracks no connections.
+    /// thread. Returns the number of deleted connections; 0 if the kernel tracks no connections. Calls
+    /// that come while another one runs are one list of the kernel's table, and have one number.
     ///
     /// # Errors
     /// [`KernelError::Connections`]: the kernel refused the list or a deletion.
     pub async fn forget_connections(&self, addresses: Vec<IpAddr>) -> Result<usize, KernelError> {
         let (reply, answer) = oneshot::channel();
-        let forget = move || {
-            let _ = reply.send(conntrack::forget(&addresses));
-        };
-        let thread = std::thread::Builder::new().name("conntrack".to_owned());
-        thread.spawn(forget).map_err(KernelError::Thread)?;
+        if self.deletions.add(addresses, reply) {
+            let deletions = self.deletions.clone();
+            let thread = std::thread::Builder::new().name("conntrack".to_owned());
+            if let Err(error) = thread.spawn(move || deletions.run(conntrack::forget)) {
+                self.deletions.clear();
+                return Err(KernelError::Thread(error));
+            }
+        }
         answer.await.map_err(|_| KernelError::Gone)?.map_err(KernelError::Connections)
     }
 
