@@ -4,12 +4,13 @@
 //! objects with this key. Its former version stays in force meanwhile, and no other policy waits. A
 //! new pod waits only if a pending policy may select it.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::feed::Wanted;
 use super::group::{NamespaceMatch, PodGroup};
-use super::input::{ClusterPolicy, NetworkPolicy};
+use super::input::{ClusterPolicy, NetworkPolicy, ObjectKey};
 use super::kernel::PolicyRef;
 use super::keys::{LabelKeys, Labelled, NamedKeys};
 use super::translate;
@@ -37,6 +38,17 @@ impl AnyPolicy {
     }
 }
 
+/// A policy with a key that the rows lack.
+#[derive(Debug)]
+struct PendingPolicy {
+    policy: AnyPolicy,
+    named: NamedKeys,
+    /// The registrations that it needs, of pods and of Namespaces.
+    needs: (u64, u64),
+    /// The pods that it selects.
+    subject: Option<PodGroup>,
+}
+
 /// The rows of one kind.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rows {
@@ -54,7 +66,11 @@ pub(super) struct Coverage {
     pods: Rows,
     namespaces: Rows,
     in_force: BTreeMap<PolicyRef, NamedKeys>,
-    pending: BTreeMap<PolicyRef, (AnyPolicy, NamedKeys)>,
+    pending: BTreeMap<PolicyRef, PendingPolicy>,
+    /// Whether rows got labels of more keys since the last look at the pending policies.
+    has_more_keys: bool,
+    /// Pending policies that were examined since the start: the measure of cost for tests.
+    examined: Cell<u64>,
     /// Lists of pods that came too late, so another one is necessary.
     restarts: u64,
 }
@@ -67,6 +83,8 @@ impl Coverage {
             namespaces: Rows::default(),
             in_force: BTreeMap::new(),
             pending: BTreeMap::new(),
+            has_more_keys: false,
+            examined: Cell::new(0),
             restarts: 0,
         }
     }
@@ -77,11 +95,13 @@ impl Coverage {
         let Some(keys) = &self.keys else { return Some(policy) };
         let named = policy.keys();
         keys.add(&named);
-        if let Some((_, former)) = self.pending.remove(name) {
-            keys.remove(&former);
+        if let Some(former) = self.pending.remove(name) {
+            keys.remove(&former.named);
         }
-        if has_rows && !self.has(&named) {
-            self.pending.insert(name.clone(), (policy, named));
+        let needs = (keys.last_of(Labelled::Pods, &named), keys.last_of(Labelled::Namespaces, &named));
+        if has_rows && !self.has(needs) {
+            let subject = policy.subject();
+            self.pending.insert(name.clone(), PendingPolicy { policy, named, needs, subject });
             return None;
         }
         self.put_in_force(name.clone(), named);
@@ -97,27 +117,29 @@ impl Coverage {
 
     /// A policy that is above the budget of stored policies becomes a stub.
     pub(super) fn stub_pending(&mut self, name: &PolicyRef) {
-        if let Some((policy, _)) = self.pending.get_mut(name) {
-            *policy = match policy {
+        if let Some(pending) = self.pending.get_mut(name) {
+            pending.policy = match &pending.policy {
                 AnyPolicy::Network(policy) => AnyPolicy::Network(policy.stub()),
                 AnyPolicy::Cluster(policy) => AnyPolicy::Cluster(policy.stub()),
             };
+            pending.subject = pending.policy.subject();
         }
     }
 
     /// A policy is gone.
     pub(super) fn withdraw(&mut self, name: &PolicyRef) {
         let Some(keys) = &self.keys else { return };
-        let pending = self.pending.remove(name).map(|(_, named)| named);
+        let pending = self.pending.remove(name).map(|pending| pending.named);
         for named in self.in_force.remove(name).into_iter().chain(pending) {
             keys.remove(&named);
         }
     }
 
-    fn has(&self, named: &NamedKeys) -> bool {
-        let Some(keys) = &self.keys else { return true };
-        let has = |kind| self.rows(kind).keys.unwrap_or_default() >= keys.last_of(kind, named);
-        has(Labelled::Pods) && has(Labelled::Namespaces)
+    /// Whether the rows have the labels of the keys up to these registrations, of pods and of
+    /// Namespaces.
+    fn has(&self, (pods, namespaces): (u64, u64)) -> bool {
+        let has = |kind, needed| self.rows(kind).keys.unwrap_or_default() >= needed;
+        has(Labelled::Pods, pods) && has(Labelled::Namespaces, namespaces)
     }
 
     fn rows(&self, kind: Labelled) -> &Rows {
@@ -148,12 +170,15 @@ impl Coverage {
             Some(_) => {}
             None => rows.needed = last,
         }
+        let has_more = rows.keys.is_none_or(|there| there < number);
         rows.keys = Some(number);
+        self.has_more_keys |= has_more;
         true
     }
 
     /// The rows have the labels of the keys up to this registration.
     pub(super) fn cover(&mut self, kind: Labelled, number: u64) {
+        self.has_more_keys = true;
         let rows = self.rows_mut(kind);
         rows.keys = rows.keys.map(|there| there.max(number));
     }
@@ -181,15 +206,16 @@ impl Coverage {
 
     /// The pending policies that can be in force now.
     pub(super) fn poll_ready(&mut self) -> Vec<AnyPolicy> {
-        let ready: Vec<PolicyRef> = self
-            .pending
-            .iter()
-            .filter(|(_, (_, named))| self.has(named))
-            .map(|(name, _)| name.clone())
-            .collect();
+        // Each event of a pod comes here.
+        if !std::mem::take(&mut self.has_more_keys) {
+            return Vec::new();
+        }
+        self.count_examined(self.pending.len());
+        let ready = self.pending.iter().filter(|(_, pending)| self.has(pending.needs));
+        let ready: Vec<PolicyRef> = ready.map(|(name, _)| name.clone()).collect();
         let mut policies = Vec::new();
         for name in ready {
-            if let Some((policy, named)) = self.pending.remove(&name) {
+            if let Some(PendingPolicy { policy, named, .. }) = self.pending.remove(&name) {
                 self.put_in_force(name, named);
                 policies.push(policy);
             }
@@ -197,29 +223,46 @@ impl Coverage {
         policies
     }
 
+    fn count_examined(&self, number: usize) {
+        self.examined.set(self.examined.get() + number as u64);
+    }
+
     /// The number of pending policies.
     pub(super) fn pending(&self) -> usize {
         self.pending.len()
     }
 
-    /// The pending policies with their subjects, without the conditions of which the labels are not
-    /// known.
-    pub(super) fn pending_subjects(&self) -> impl Iterator<Item = (&PolicyRef, PodGroup)> {
-        self.pending.iter().filter_map(|(name, (policy, _))| {
-            let keys = self.keys.as_ref()?;
-            let PodGroup { namespaces, pods, unknown } = policy.subject()?;
-            let lacks = |kind, key: &str| keys.is_after(kind, key, self.rows(kind).keys.unwrap_or_default());
-            let namespaces = match namespaces {
-                NamespaceMatch::Named(name) => NamespaceMatch::Named(name),
-                NamespaceMatch::Selected(selector) => {
-                    NamespaceMatch::Selected(selector.without(|key| lacks(Labelled::Namespaces, key)))
-                }
-            };
-            Some((
-                name,
-                PodGroup { namespaces, pods: pods.without(|key| lacks(Labelled::Pods, key)), unknown },
-            ))
+    /// The pending policies that may select pods of a Namespace, with their subjects, without the
+    /// conditions of which the labels are not known.
+    pub(super) fn pending_subjects(
+        &self,
+        namespace: &Arc<str>,
+    ) -> impl Iterator<Item = (&PolicyRef, PodGroup)> {
+        let first = PolicyRef::Network(ObjectKey { namespace: namespace.clone(), name: "".into() });
+        let is_of_namespace = |name: &PolicyRef| match name {
+            PolicyRef::Network(key) => key.namespace == *namespace,
+            PolicyRef::Cluster(_) => false,
+        };
+        let network = self.pending.range(first..).take_while(move |(name, _)| is_of_namespace(name));
+        let cluster = self.pending.range(PolicyRef::Cluster("".into())..);
+        network.chain(cluster).filter_map(|(name, pending)| {
+            self.count_examined(1);
+            Some((name, self.without_unknown(pending.subject.clone()?)?))
         })
+    }
+
+    /// A subject without the conditions on keys that rows lack.
+    fn without_unknown(&self, subject: PodGroup) -> Option<PodGroup> {
+        let keys = self.keys.as_ref()?;
+        let lacks = |kind, key: &str| keys.is_after(kind, key, self.rows(kind).keys.unwrap_or_default());
+        let namespaces = match subject.namespaces {
+            NamespaceMatch::Named(name) => NamespaceMatch::Named(name),
+            NamespaceMatch::Selected(selector) => {
+                NamespaceMatch::Selected(selector.without(|key| lacks(Labelled::Namespaces, key)))
+            }
+        };
+        let pods = subject.pods.without(|key| lacks(Labelled::Pods, key));
+        Some(PodGroup { namespaces, pods, ..subject })
     }
 
     /// What the watches need.
@@ -232,5 +275,55 @@ impl Coverage {
             registered: (last(Labelled::Pods), last(Labelled::Namespaces)),
             restarts: self.restarts,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use trunkline_api::resources::LabelSelector;
+
+    use super::*;
+
+    fn policy(namespace: &str, name: &str, keys: usize) -> AnyPolicy {
+        let label = |key: usize| (format!("{namespace}-{name}-{key}"), "a".to_owned());
+        let pod_selector =
+            LabelSelector { match_labels: (0..keys).map(label).collect(), ..LabelSelector::default() };
+        AnyPolicy::Network(NetworkPolicy {
+            key: ObjectKey::new(namespace, name),
+            pod_selector,
+            policy_types: None,
+            ingress: Vec::new(),
+            egress: Vec::new(),
+        })
+    }
+
+    #[test]
+    fn pending_policies_cost_nothing_until_keys_are_covered() {
+        let mut coverage = Coverage::new(Some(Arc::default()));
+        coverage.list(Labelled::Pods, Some(0));
+        coverage.list(Labelled::Namespaces, Some(0));
+        assert!(coverage.poll_ready().is_empty());
+        let name = |namespace: &str, name: &str| PolicyRef::Network(ObjectKey::new(namespace, name));
+        for number in 0..500 {
+            let policy = policy("other", &format!("p{number}"), 20);
+            assert!(coverage.offer(&name("other", &format!("p{number}")), policy, true).is_none());
+        }
+        coverage.offer(&name("shop", "p"), policy("shop", "p", 1), true);
+        assert_eq!(coverage.pending(), 501);
+        // Events of pods, and ADDs that wait.
+        for _ in 0..1_000 {
+            assert!(coverage.poll_ready().is_empty());
+            assert_eq!(coverage.pending_subjects(&"green".into()).count(), 0);
+        }
+        assert_eq!(coverage.examined.get(), 0);
+        let shop = "shop".into();
+        let of_shop = coverage.pending_subjects(&shop).map(|(name, _)| name.to_string());
+        assert_eq!(of_shop.collect::<Vec<_>>(), ["NetworkPolicy shop/p"]);
+        assert_eq!(coverage.examined.get(), 1);
+        coverage.cover(Labelled::Pods, 30);
+        assert_eq!((coverage.poll_ready().len(), coverage.pending()), (1, 500));
+        assert_eq!(coverage.examined.get(), 502);
+        coverage.cover(Labelled::Pods, u64::MAX);
+        assert_eq!((coverage.poll_ready().len(), coverage.pending()), (500, 0));
     }
 }

@@ -455,7 +455,7 @@ impl Engine {
             return Some(Waits::Namespace);
         }
         let row = self.pods.row_of_link(host_ifname)?;
-        let mut pending = self.coverage.pending_subjects();
+        let mut pending = self.coverage.pending_subjects(&link.pod.namespace);
         let selects = pending.find(|(_, subject)| self.compiler.may_contain(subject, row));
         selects.map(|(name, _)| Waits::Labels(name.clone()))
     }
