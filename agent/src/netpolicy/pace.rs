@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The shortest time between two beginnings. It doubles while requests keep coming.
+/// The shortest time between two beginnings, or from an end to a beginning. It doubles while requests
+/// keep coming.
 #[derive(Debug)]
 pub struct Pace {
     first: Duration,
     longest: Duration,
-    /// The last beginning, and the time until the next one.
+    /// The last beginning or end, and the time from there until the next beginning.
     last: Option<(Instant, Duration)>,
 }
 
@@ -33,6 +34,13 @@ impl Pace {
             _ => self.first,
         };
         self.last = Some((now, pace));
+    }
+
+    /// The work ends: the pause counts from now.
+    pub fn end(&mut self) {
+        if let Some((last, _)) = &mut self.last {
+            *last = Instant::now();
+        }
     }
 }
 
@@ -59,5 +67,20 @@ mod tests {
         assert_eq!(pace.wait(), None);
         pace.begin();
         assert_eq!(pace.wait().unwrap() - Instant::now(), SECOND, "the first request for a while");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_pause_after_long_work_counts_from_its_end() {
+        let mut pace = Pace::new(SECOND, 10 * SECOND);
+        let mut waits = Vec::new();
+        for _ in 0..4 {
+            pace.begin();
+            tokio::time::sleep(30 * SECOND).await;
+            pace.end();
+            let until = pace.wait().unwrap();
+            waits.push((until - Instant::now()).as_secs());
+            tokio::time::sleep_until(until).await;
+        }
+        assert_eq!(waits, [1, 2, 4, 8]);
     }
 }

@@ -10,7 +10,8 @@
 //!
 //! **Rows keep the labels that policies name** ([`crate::netpolicy::keys`]). A policy with a new key makes
 //! `relist` list the pods with this key, and the watch of Namespaces start again. Both happen at once
-//! for the first such policy, and rarely while more of them follow.
+//! for the first such policy, and rarely while more of them follow. Neither happens while the watch
+//! lists all objects (`listing`): users who write keys cannot keep a list from being complete.
 //!
 //! **The address of a pod is that of its IPInstance**, which the controller writes. A kubelet writes
 //! `status.podIPs`, so a compromised node could give its pods any address.
@@ -37,8 +38,10 @@ use crate::netpolicy::input::{self, ClusterPolicy, Namespace, NetworkPolicy};
 use crate::netpolicy::keys::{LabelKeys, Labelled};
 use crate::netpolicy::objects::{Kept, NamespaceManifest, PodManifest};
 use crate::netpolicy::pace::Pace;
-use relist::Relisted;
+use listing::{Listed, Listing};
+use relist::ListedKeys;
 
+mod listing;
 mod relist;
 
 const POLICIES: &str = "networkpolicies";
@@ -70,27 +73,42 @@ pub struct PolicyWatches {
 /// The watches and lists that only a node with policies has.
 struct Running {
     watches: BTreeMap<&'static str, JoinHandle<()>>,
-    /// The list of pods with new keys, and the pace of such lists.
-    relist: Option<JoinHandle<Relisted>>,
-    pods: Pace,
-    namespaces: Pace,
+    /// The list of pods with new keys.
+    relist: Option<JoinHandle<()>>,
+    pods: Lists,
+    namespaces: Lists,
     /// The number of [`Wanted::restarts`] for which the watch of pods was started.
     restarts: u64,
-    /// The registrations of keys at the last start of the watches of pods and of Namespaces.
-    pod_keys: u64,
-    namespace_keys: u64,
+}
+
+/// The lists of one kind. At most one runs.
+struct Lists {
+    pace: Pace,
+    /// Whether the watch lists all objects.
+    watch: Listing,
+    changes: watch::Receiver<bool>,
+    /// The registration of keys at the last start of the watch.
+    keys: u64,
 }
 
 impl Running {
     fn new() -> Running {
-        Running {
-            watches: BTreeMap::new(),
-            relist: None,
-            pods: relist::pace(),
-            namespaces: relist::pace(),
-            restarts: 0,
-            pod_keys: 0,
-            namespace_keys: 0,
+        let (pods, namespaces) = (Lists::new(), Lists::new());
+        Running { watches: BTreeMap::new(), relist: None, pods, namespaces, restarts: 0 }
+    }
+}
+
+impl Lists {
+    fn new() -> Lists {
+        let watch = Listing::new();
+        Lists { pace: relist::pace(), changes: watch.subscribe(), watch, keys: 0 }
+    }
+
+    /// The beginning or end of a list of the watch.
+    async fn changed(&mut self) {
+        // The sender is in `watch`.
+        if self.changes.changed().await.is_ok() && !self.watch.is_running() {
+            self.pace.end();
         }
     }
 }
@@ -114,12 +132,10 @@ impl PolicyWatches {
                 changed = self.wanted.changed() => if changed.is_err() { return },
                 () = self.inputs.closed() => return,
                 () = at(due) => {}
-                relisted = finished(&mut running.relist) => match relisted {
-                    Relisted::Complete => {}
-                    Relisted::TooMany => self.restart_pods(&mut running).await,
-                    // The next attempt follows at its pace.
-                    Relisted::Failed => {}
-                },
+                // After a failure, the next attempt follows at its pace.
+                () = finished(&mut running.relist) => running.pods.pace.end(),
+                () = running.pods.changed() => {}
+                () = running.namespaces.changed() => {}
             }
         }
     }
@@ -127,46 +143,59 @@ impl PolicyWatches {
     /// Starts what is wanted. Returns the time at which more is due.
     async fn start(&self, running: &mut Running, wanted: Wanted) -> Option<Instant> {
         if running.watches.is_empty() {
-            running.pod_keys = self.keys.last(Labelled::Pods);
-            running.namespace_keys = self.keys.last(Labelled::Namespaces);
             running.restarts = wanted.restarts;
-            running.watches.insert(NAMESPACES, self.watch_namespaces());
-            running.watches.insert(PODS, self.watch_pods());
+            self.start_namespaces(running);
+            self.start_pods(running);
             running.watches.insert(ADDRESSES, self.watch_addresses());
             return None;
         }
-        if running.restarts != wanted.restarts {
-            running.restarts = wanted.restarts;
-            self.restart_pods(running).await;
-        }
-        let mut due = Vec::new();
+        let due = [self.list_namespaces(running, wanted).await, self.list_pods(running, wanted).await];
+        due.into_iter().flatten().min()
+    }
+
+    /// Lists Namespaces again if policies have new keys.
+    async fn list_namespaces(&self, running: &mut Running, wanted: Wanted) -> Option<Instant> {
         // A list that runs has keys that were registered before its first page.
-        let last = self.keys.last(Labelled::Namespaces);
-        let needs_list = |keys: Option<u64>, last: u64| keys.is_some_and(|keys| keys < last);
-        if needs_list(wanted.namespace_keys, last) && running.namespace_keys < last {
-            match running.namespaces.wait() {
-                Some(until) => due.push(until),
-                None => {
-                    running.namespaces.begin();
-                    running.namespace_keys = last;
-                    self.end(running.watches.remove(NAMESPACES), NAMESPACES).await;
-                    running.watches.insert(NAMESPACES, self.watch_namespaces());
-                }
-            }
+        let there = wanted.namespace_keys?.max(running.namespaces.keys);
+        if there >= self.keys.last(Labelled::Namespaces) || running.namespaces.watch.is_running() {
+            return None;
         }
-        let last = self.keys.last(Labelled::Pods);
-        let is_idle = running.relist.is_none() && running.pod_keys < last;
-        if let Some(keys) = wanted.pod_keys.filter(|keys| *keys < last && is_idle) {
-            match running.pods.wait() {
-                Some(until) => due.push(until),
-                None => {
-                    running.pods.begin();
-                    let relist = relist::relist(self.pods(), self.keys.clone(), keys, self.inputs.clone());
-                    running.relist = Some(tokio::spawn(relist));
-                }
-            }
+        if let Some(until) = running.namespaces.pace.wait() {
+            return Some(until);
         }
-        due.into_iter().min()
+        running.namespaces.pace.begin();
+        self.end(running.watches.remove(NAMESPACES), NAMESPACES).await;
+        self.start_namespaces(running);
+        None
+    }
+
+    /// Lists the pods with new keys, or starts the watch of pods again. Never while the watch lists
+    /// all pods: its list would lack labels that other rows have, and would not count.
+    async fn list_pods(&self, running: &mut Running, wanted: Wanted) -> Option<Instant> {
+        let there = wanted.pod_keys?.max(running.pods.keys);
+        let restarts = running.restarts != wanted.restarts;
+        let is_needed = restarts || there < self.keys.last(Labelled::Pods);
+        if !is_needed || running.relist.is_some() || running.pods.watch.is_running() {
+            return None;
+        }
+        if let Some(until) = running.pods.pace.wait() {
+            return Some(until);
+        }
+        let (new, number) = self.keys.after(Labelled::Pods, there);
+        // A list that begins after this has the labels of these keys.
+        if running.pods.watch.is_running() {
+            return None;
+        }
+        running.pods.pace.begin();
+        if restarts {
+            running.restarts = wanted.restarts;
+            self.end(running.watches.remove(PODS), PODS).await;
+            self.start_pods(running);
+        } else {
+            let relist = relist::relist(self.pods(), ListedKeys::of(new), number, self.inputs.clone());
+            running.relist = Some(tokio::spawn(relist));
+        }
+        None
     }
 
     async fn stop(&self, running: &mut Running) {
@@ -180,10 +209,16 @@ impl PolicyWatches {
         }
     }
 
-    async fn restart_pods(&self, running: &mut Running) {
-        running.pod_keys = self.keys.last(Labelled::Pods);
-        self.end(running.watches.remove(PODS), PODS).await;
-        running.watches.insert(PODS, self.watch_pods());
+    fn start_pods(&self, running: &mut Running) {
+        running.pods.keys = self.keys.last(Labelled::Pods);
+        running.pods.watch.begin();
+        running.watches.insert(PODS, self.watch_pods(&running.pods.watch));
+    }
+
+    fn start_namespaces(&self, running: &mut Running) {
+        running.namespaces.keys = self.keys.last(Labelled::Namespaces);
+        running.namespaces.watch.begin();
+        running.watches.insert(NAMESPACES, self.watch_namespaces(&running.namespaces.watch));
     }
 
     /// Ends a watch. Its last input precedes the list of the next one.
@@ -201,36 +236,38 @@ impl PolicyWatches {
         let rows =
             Rows { api: policies, page: PAGE, by_page: false, convert: PolicyObject::<NetworkPolicy>::from };
         self.cluster.health().started(POLICIES);
-        self.watch(POLICIES, POLICIES, rows, Selector::default(), |change| {
+        self.watch(POLICIES, POLICIES, unobserved(rows), Selector::default(), |change| {
             vec![PolicyInput::Network(keyed(change, |row| row.policy.key.clone()))]
         });
         let policies: Api<ClusterNetworkPolicyObject> = Api::all(client.clone());
         let rows =
             Rows { api: policies, page: PAGE, by_page: false, convert: PolicyObject::<ClusterPolicy>::from };
         self.cluster.health().started_optional(CLUSTER_POLICIES);
-        self.watch(CLUSTER_POLICIES, CLUSTER_POLICIES, rows, Selector::default(), |change| {
+        self.watch(CLUSTER_POLICIES, CLUSTER_POLICIES, unobserved(rows), Selector::default(), |change| {
             vec![PolicyInput::Cluster(keyed(change, |row| Arc::clone(&row.policy.name)))]
         });
     }
 
-    fn watch_namespaces(&self) -> JoinHandle<()> {
+    fn watch_namespaces(&self, listing: &Listing) -> JoinHandle<()> {
         let api: Api<NamespaceManifest> = Api::all(self.cluster.connection().client.clone());
         self.cluster.health().started(NAMESPACES);
         let keys = self.keys.clone();
         let convert = move |object| Namespace::read(object, &keys);
         let rows = Rows { api, page: PAGE, by_page: false, convert };
         let keys = self.keys.clone();
-        self.watch(NAMESPACES, "namespaces", rows, Selector::default(), move |change| {
+        let source = Listed { source: rows, listing: listing.clone() };
+        self.watch(NAMESPACES, "namespaces", source, Selector::default(), move |change| {
             let (converted, change) = kept(change, Labelled::Namespaces, &keys, |row| row.name.clone());
             converted.into_iter().chain([PolicyInput::Namespaces(change)]).collect()
         })
     }
 
-    fn watch_pods(&self) -> JoinHandle<()> {
+    fn watch_pods(&self, listing: &Listing) -> JoinHandle<()> {
         self.cluster.health().started(PODS);
         let selector = Selector { fields: Some(WITH_NODE.to_owned()), labels: None };
         let keys = self.keys.clone();
-        self.watch(PODS, PODS, self.pods(), selector, move |change| {
+        let source = Listed { source: self.pods(), listing: listing.clone() };
+        self.watch(PODS, PODS, source, selector, move |change| {
             let identity = |row: &PodInput| (row.pod.key.clone(), row.uid.clone());
             let (converted, change) = kept(change, Labelled::Pods, &keys, identity);
             converted.into_iter().chain([PolicyInput::Pods(change)]).collect()
@@ -251,7 +288,7 @@ impl PolicyWatches {
         self.cluster.health().started(ADDRESSES);
         let rows = Rows { api: instances, page: PAGE, by_page: false, convert: address };
         // An IPInstance that cannot be read changes nothing.
-        self.watch(ADDRESSES, "ipinstances", rows, Selector::default(), |change| {
+        self.watch(ADDRESSES, "ipinstances", unobserved(rows), Selector::default(), |change| {
             let key = |row: AddressInput| (row.address, row.namespace);
             let change = match change {
                 Observed::Listed(all) => {
@@ -269,12 +306,14 @@ impl PolicyWatches {
         &self,
         name: &'static str,
         what: &'static str,
-        source: S,
+        source: Listed<S>,
         selector: Selector,
         into: impl Fn(Observed<S::Object>) -> Vec<PolicyInput> + Send + 'static,
     ) -> JoinHandle<()> {
         let inputs = self.inputs.clone();
+        let listing = source.listing.clone();
         let report = move |change| {
+            let is_list = matches!(change, Change::Listed(_));
             let changes = match change {
                 Change::Listed(all) => into(Observed::Listed(all)),
                 Change::Applied(one) => into(Observed::Applied(one)),
@@ -283,12 +322,15 @@ impl PolicyWatches {
                 // No list arrives by pages: the task needs each list whole.
                 Change::Page { .. } => Vec::new(),
             };
-            let inputs = inputs.clone();
+            let (inputs, listing) = (inputs.clone(), listing.clone());
             async move {
                 for change in changes {
                     if inputs.send(change).await.is_err() {
                         return false;
                     }
+                }
+                if is_list {
+                    listing.end();
                 }
                 true
             }
@@ -336,12 +378,16 @@ async fn at(due: Option<Instant>) {
     }
 }
 
-/// The result of a list of pods with new keys.
-async fn finished(relist: &mut Option<JoinHandle<Relisted>>) -> Relisted {
+/// The end of a list of pods with new keys.
+async fn finished(relist: &mut Option<JoinHandle<()>>) {
     let Some(running) = relist else { return std::future::pending().await };
-    let result = running.await;
+    let _ = running.await;
     *relist = None;
-    result.unwrap_or(Relisted::Failed)
+}
+
+/// A source for a watch of which nobody needs the lists.
+fn unobserved<S>(source: S) -> Listed<S> {
+    Listed { source, listing: Listing::new() }
 }
 
 /// A change of rows. Only the key of a deleted row is used.
@@ -353,6 +399,8 @@ fn keyed<K, T>(change: Observed<Versioned<T>>, key: impl Fn(&T) -> K) -> input::
     }
 }
 
+#[cfg(test)]
+mod listing_tests;
 #[cfg(test)]
 mod tests {
     use std::future::pending;
@@ -452,7 +500,7 @@ mod tests {
     }
 
     /// A policy that names this key.
-    fn named(key: &str) -> NamedKeys {
+    pub(super) fn named(key: &str) -> NamedKeys {
         let object = json!({
             "metadata": {"name": "p", "namespace": "shop"},
             "spec": {"podSelector": {"matchLabels": {key: "db"}}},
@@ -485,11 +533,11 @@ mod tests {
         let labels: Vec<String> = pods.iter().map(|input| format!("{:?}", input.pod.labels)).collect();
         assert_eq!((labels, pods[0].version), (vec![r#"{"role": "db"}"#.to_owned()], 7));
         assert_eq!(inputs.recv().await, Some(PolicyInput::Covered(1)));
-        // More new keys than lists are worth: the watch lists all pods again.
+        // More new keys than lists are worth: one list has all pods, and the watch goes on.
         (0..20).for_each(|number| keys.add(&named(&format!("key-{number}"))));
         wanted.send_replace(Wanted { pod_keys: Some(1), registered: (21, 0), ..now });
-        assert_eq!(inputs.recv().await, Some(PolicyInput::Converted { kind: Labelled::Pods, keys: 21 }));
-        assert_eq!(inputs.recv().await, Some(PolicyInput::Pods(input::Change::Listed(Vec::new()))));
+        assert_eq!(inputs.recv().await, Some(PolicyInput::Relisted(Vec::new())));
+        assert_eq!(inputs.recv().await, Some(PolicyInput::Covered(21)));
         drop(inputs);
         task.await.unwrap();
     }

@@ -118,6 +118,9 @@ pub trait Source: Send + Sync + 'static {
         false
     }
 
+    /// A list of all objects begins, or begins again. Its end is [`Change::Listed`].
+    fn begins_list(&self) {}
+
     /// The version of a changed object; none if it has none.
     fn version(&self, object: &Self::Object) -> Option<String>;
 
@@ -487,6 +490,7 @@ where
     S: Source,
     F: Future<Output = bool>,
 {
+    source.begins_list();
     let mut objects = Vec::new();
     let mut params = ListParams {
         label_selector: selector.labels.clone(),
