@@ -15,8 +15,12 @@ pub struct PodGroup {
     /// The labels of the pods.
     pub pods: Selector,
     /// Whether pods that may be in the group are in it, because their labels or those of their
-    /// Namespace are not known. This is the case for rules that deny, and only for these.
+    /// Namespace are not known. This is the case for rules that deny, and for those that drop the
+    /// packets that a rule of the Admin tier may pass, and only for these.
     pub unknown: bool,
+    /// Whether pods that certainly are in the group are left out, and only those stay that may be in
+    /// it. Without effect if `unknown` is false.
+    pub only_unknown: bool,
 }
 
 /// The Namespaces of a [`PodGroup`].
@@ -37,11 +41,24 @@ pub(super) struct NamespaceRef<'a> {
 }
 
 impl PodGroup {
+    /// Whether every pod is in the group, also of unknown labels.
+    pub(super) fn has_all_pods(&self) -> bool {
+        let every = Selector::default();
+        self.pods == every && self.namespaces == NamespaceMatch::Selected(every)
+    }
+
     /// Whether a pod of this Namespace and with these labels is in the group.
     pub(super) fn matches(&self, namespace: NamespaceRef<'_>, labels: &Labels) -> bool {
-        if self.unknown {
-            return self.may_match(namespace, labels);
+        if self.unknown && !self.may_match(namespace, labels) {
+            return false;
         }
+        if self.unknown && !self.only_unknown {
+            return true;
+        }
+        self.certainly_matches(namespace, labels) != self.unknown
+    }
+
+    fn certainly_matches(&self, namespace: NamespaceRef<'_>, labels: &Labels) -> bool {
         let in_namespace = match &self.namespaces {
             NamespaceMatch::Named(name) => name == namespace.name,
             NamespaceMatch::Selected(selector) => selector.matches(namespace.labels),

@@ -37,7 +37,8 @@
 //!   node's network, has no named ports.
 //! - A peer has the addresses of its IPInstances, whatever its kubelet reports.
 //! - A pod of unknown labels, or of an unknown Namespace, is a peer of rules that deny it or may deny
-//!   it, and of no rule that only may accept it. If a policy may select it, no packet passes.
+//!   it, and of no rule that only may accept it. A rule of the Admin tier that may pass its packets
+//!   drops them. If a policy may select it, no packet passes.
 //!
 //! # Unknown input
 //!

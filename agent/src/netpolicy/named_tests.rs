@@ -198,6 +198,32 @@ fn tiers_surround_network_policies() {
     }
 }
 
+/// A pod of unknown labels may be one of those whose packets the NetworkPolicies decide.
+#[test]
+fn a_pod_that_admin_may_pass_is_not_accepted_by_a_later_rule() {
+    let of = |selector| ClusterPeer::Pods(ClusterPods { pods: selector, ..ClusterPods::default() });
+    let passes = ClusterPolicy {
+        priority: 1,
+        ..cluster_policy(Tier::Admin, Action::Pass, of(selector("app", "client")))
+    };
+    let accepts = |tier| cluster_policy(tier, Action::Accept, of(LabelSelector::default()));
+    let closed = policy(Direction::Ingress, Vec::new(), vec![named("none")]);
+    let reach = |labels: Labels, cluster: &[ClusterPolicy]| {
+        let namespace = Namespace { name: "red".into(), labels: Labels::default(), audit: false };
+        let client = Pod { labels, ..pod("red", "client", CLIENT, 80) };
+        let pods = [pod("red", "web", WEB, 80), client];
+        let rules = compile("node", &[namespace], &pods, std::slice::from_ref(&closed), cluster);
+        let elements = rules.sets.values().map(|set| set.elements.len()).sum::<usize>();
+        (enters_web(&rules, &packet(CLIENT, WEB, 80)), elements)
+    };
+    let both = [passes, accepts(Tier::Admin)];
+    let app = |name: &str| Labels::from_iter([("app", name)]);
+    // One element for each rule that can match, and two of the set of all pods.
+    assert_eq!(reach(app("client"), &both), (false, 3), "the NetworkPolicy decides");
+    assert_eq!(reach(app("other"), &both), (true, 2), "the later rule accepts");
+    assert_eq!(reach(Labels::UNKNOWN, &both), (false, 3), "it may be a client");
+}
+
 #[test]
 fn pods_with_equal_policies_share_chains_and_sets() {
     let mut everyone = policy(Direction::Ingress, vec![pods(None, None)], Vec::new());

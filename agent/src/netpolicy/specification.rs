@@ -207,7 +207,7 @@ fn tier_decides(
         .iter()
         .flat_map(|policy| if direction == Direction::Ingress { &policy.ingress } else { &policy.egress });
     for rule in rules {
-        match cluster_rule_action(cluster, rule, direction, connection) {
+        match cluster_rule_action(cluster, tier, rule, direction, connection) {
             Some(Action::Accept) => return Some(true),
             Some(Action::Deny) => return Some(false),
             Some(Action::Pass) => return None,
@@ -220,6 +220,7 @@ fn tier_decides(
 /// The action of a rule that matches.
 fn cluster_rule_action(
     cluster: &Cluster,
+    tier: Tier,
     rule: &ClusterRule,
     direction: Direction,
     connection: &Connection<'_>,
@@ -261,7 +262,20 @@ fn cluster_rule_action(
                 ClusterPort::Unknown => false,
             })
         });
-    (peer && port).then_some(rule.action)
+    // Not known: the rule passes the packet to the NetworkPolicies, or a later rule of the tier decides.
+    let may_pass = tier == Tier::Admin
+        && rule.action == Action::Pass
+        && rule.peers.iter().any(|peer| match peer {
+            ClusterPeer::Pods(pods) => {
+                pod.is_some_and(|pod| cluster_pods_match(cluster, pods, pod).is_none())
+            }
+            ClusterPeer::Networks(_) | ClusterPeer::Unknown => false,
+        });
+    match (peer, may_pass) {
+        (true, _) => port.then_some(rule.action),
+        (false, true) => port.then_some(Action::Deny),
+        (false, false) => None,
+    }
 }
 
 /// None: the labels are not known, and decide.

@@ -1,7 +1,8 @@
 //! One policy in one direction as rules, before its sets and chains have numbers.
 //!
 //! A rule of a policy becomes at most eight: the peers are at most two sets, and the ports at most
-//! one condition for each protocol and one for all names.
+//! one condition for each protocol and one for all names. A rule that passes has four more: they drop
+//! the packets of peers that it may match.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use super::blocks;
 use super::group::{NamespaceMatch, PodGroup};
 use super::input::{
     Action, ClusterPeer, ClusterPods, ClusterPolicy, ClusterPort, ClusterRule, ClusterSubject, Direction,
-    IpBlock, NetworkPeer, NetworkPolicy, NetworkRule, PortSelector,
+    IpBlock, NetworkPeer, NetworkPolicy, NetworkRule, PortSelector, Tier,
 };
 use super::labels::Selector;
 use super::rules::{Element, Origin, PortName, Scope, SetKey, Verdict};
@@ -60,6 +61,7 @@ pub(super) fn network_subject(policy: &NetworkPolicy) -> PodGroup {
         namespaces: NamespaceMatch::Named(policy.key.namespace.clone()),
         pods: Selector::from(&policy.pod_selector),
         unknown: false,
+        only_unknown: false,
     }
 }
 
@@ -93,7 +95,14 @@ pub(super) fn cluster_rules(policy: &ClusterPolicy, direction: Direction) -> Vec
             Action::Deny => Verdict::Drop,
             Action::Pass => Verdict::Return,
         };
-        product(&cluster_peers(rule), &cluster_ports(rule, scope(direction)), verdict, &origin)
+        let ports = cluster_ports(rule, scope(direction));
+        let mut drafts = product(&cluster_peers(rule), &ports, verdict, &origin);
+        // A pod that may be a peer must not reach the rules that follow: one of them could accept it,
+        // and then no NetworkPolicy would decide.
+        if rule.action == Action::Pass && policy.tier == Tier::Admin {
+            drafts.extend(product(&possible_peers(rule), &ports, Verdict::Drop, &origin));
+        }
+        drafts
     });
     drafts.collect()
 }
@@ -144,7 +153,7 @@ fn network_peers(policy: &NetworkPolicy, rule: &NetworkRule) -> Vec<Option<Arc<S
                 Some(namespaces) => NamespaceMatch::Selected(Selector::from(namespaces)),
                 None => NamespaceMatch::Named(policy.key.namespace.clone()),
             };
-            Some(PodGroup { namespaces, pods: selector(pods), unknown: false })
+            Some(PodGroup { namespaces, pods: selector(pods), unknown: false, only_unknown: false })
         }
         NetworkPeer::Block(_) | NetworkPeer::Unknown => None,
     });
@@ -169,6 +178,18 @@ fn cluster_peers(rule: &ClusterRule) -> Vec<Option<Arc<SetKey>>> {
     peer_sets(groups, blocks.iter())
 }
 
+/// The pods that may be peers of a rule, without those that certainly are. None has known labels.
+fn possible_peers(rule: &ClusterRule) -> Vec<Option<Arc<SetKey>>> {
+    let groups = rule.peers.iter().filter_map(|peer| match peer {
+        ClusterPeer::Pods(pods) => {
+            let group = PodGroup { only_unknown: true, ..cluster_pods(pods, true) };
+            (!group.has_all_pods()).then_some(group)
+        }
+        ClusterPeer::Networks(_) | ClusterPeer::Unknown => None,
+    });
+    peer_sets(groups, std::iter::empty())
+}
+
 /// One set for all groups, and one for all blocks.
 fn peer_sets<'a>(
     groups: impl Iterator<Item = PodGroup>,
@@ -188,6 +209,7 @@ fn cluster_pods(pods: &ClusterPods, unknown: bool) -> PodGroup {
         namespaces: NamespaceMatch::Selected(Selector::from(&pods.namespaces)),
         pods: Selector::from(&pods.pods),
         unknown,
+        only_unknown: false,
     }
 }
 
