@@ -144,6 +144,8 @@ fn inputs(contents: Contents) -> Vec<PolicyInput> {
     let namespace =
         |(name, labels, audit): (String, Labels, bool)| Namespace { name: name.into(), labels, audit };
     let pod = |pod: CachedPod| PodInput {
+        others: Labels::default(),
+        keys: u64::MAX,
         uid: pod.uid.into(),
         static_uid: pod.static_uid.map(Arc::from),
         version: 0,
@@ -250,6 +252,8 @@ mod tests {
                     addresses: Vec::new(),
                     ports: vec![NamedPort { name: "http".into(), protocol: Protocol::Tcp, port: 80 }],
                 },
+                others: Labels::default(),
+                keys: u64::MAX,
                 uid: "u".into(),
                 static_uid: Some("s".into()),
                 version: 0,

@@ -183,6 +183,21 @@ impl Coverage {
         rows.keys = rows.keys.map(|there| there.max(number));
     }
 
+    /// Whether the row of a pod with the labels of the keys up to this registration lacks labels that
+    /// other rows have: it was read before a key was registered, and arrives after the list of the pods
+    /// with this key. Then another list is necessary.
+    pub(super) fn is_behind(&mut self, number: u64) -> bool {
+        let (Some(keys), Some(there)) = (&self.keys, self.pods.keys) else { return false };
+        let is_behind = number < there && keys.has_between(Labelled::Pods, number, there);
+        self.restarts += u64::from(is_behind);
+        is_behind
+    }
+
+    /// A pod has a label of which only the key is known.
+    pub(super) fn note_surplus(&self) {
+        self.keys.iter().for_each(|keys| keys.note_surplus(Labelled::Pods));
+    }
+
     /// Whether the rows have the labels of all policies that were there before the first list.
     pub(super) fn is_complete(&self) -> bool {
         let is_complete = |rows: &Rows| rows.keys.is_some_and(|number| number >= rows.needed);
@@ -265,8 +280,9 @@ impl Coverage {
         Some(PodGroup { namespaces, pods, ..subject })
     }
 
-    /// What the watches need.
-    pub(super) fn wanted(&self, pods: bool) -> Wanted {
+    /// What the watches need. `over_bound`: pods have more labels than the bound.
+    pub(super) fn wanted(&self, pods: bool, over_bound: bool) -> Wanted {
+        let freed = self.keys.as_ref().filter(|_| over_bound).map(|keys| keys.freed(Labelled::Pods));
         let last = |kind| self.keys.as_ref().map(|keys| keys.last(kind)).unwrap_or_default();
         Wanted {
             pods,
@@ -274,6 +290,7 @@ impl Coverage {
             namespace_keys: self.namespaces.keys,
             registered: (last(Labelled::Pods), last(Labelled::Namespaces)),
             restarts: self.restarts,
+            freed: freed.unwrap_or_default(),
         }
     }
 }
@@ -325,5 +342,23 @@ mod tests {
         assert_eq!(coverage.examined.get(), 502);
         coverage.cover(Labelled::Pods, u64::MAX);
         assert_eq!((coverage.poll_ready().len(), coverage.pending()), (500, 0));
+    }
+
+    #[test]
+    fn a_row_that_was_read_before_a_list_is_behind_it() {
+        let mut coverage = Coverage::new(Some(Arc::default()));
+        coverage.list(Labelled::Pods, Some(0));
+        coverage.list(Labelled::Namespaces, Some(0));
+        let name = PolicyRef::Network(ObjectKey::new("shop", "p"));
+        coverage.offer(&name, policy("shop", "p", 1), true);
+        assert!(!coverage.is_behind(0), "no row has the label yet");
+        coverage.cover(Labelled::Pods, 1);
+        assert!(!coverage.is_behind(1));
+        assert_eq!(coverage.wanted(true, false).restarts, 0);
+        assert!(coverage.is_behind(0));
+        assert_eq!(coverage.wanted(true, false).restarts, 1, "all pods are listed again");
+        coverage.withdraw(&name);
+        assert!(!coverage.is_behind(0), "no policy names the key");
+        assert_eq!((coverage.wanted(true, false).freed, coverage.wanted(true, true).freed), (0, 1));
     }
 }

@@ -24,6 +24,7 @@ use super::feed::{AddressInput, PodIdentity, PodInput, PolicyInput, PolicyObject
 use super::input::{Change, ClusterPolicy, Direction, Namespace, NetworkPolicy, ObjectKey, Tier};
 use super::kernel::{self, CounterKey, PolicyRef};
 use super::keys::{LabelKeys, Labelled};
+use super::labels::Labels;
 use super::pods::{PodTable, PolicyLink, Row, pod_name};
 use super::rules::{Chain, PodChains, RulesChange};
 use super::stored::StoredPolicies;
@@ -230,6 +231,9 @@ impl Engine {
     /// A policy is new or changed.
     fn offer(&mut self, name: &PolicyRef, policy: AnyPolicy) {
         let has_rows = self.cached || self.coverage.has_pods();
+        if self.pods.has_surplus() {
+            self.coverage.note_surplus();
+        }
         if let Some(policy) = self.coverage.offer(name, policy, has_rows) {
             self.put_in_force(policy);
         }
@@ -327,7 +331,10 @@ impl Engine {
                     self.apply_rows(rows);
                 }
             }
-            Change::Applied(input) => {
+            Change::Applied(mut input) => {
+                if self.coverage.is_behind(input.keys) {
+                    input.pod.labels = Labels::UNKNOWN;
+                }
                 let rows = self.pods.apply(input);
                 self.apply_rows(rows);
             }
@@ -462,7 +469,7 @@ impl Engine {
 
     /// What the watches need.
     pub(super) fn wanted(&self) -> Wanted {
-        self.coverage.wanted(self.wants_pods())
+        self.coverage.wanted(self.wants_pods(), self.pods.over_bound() > 0)
     }
 
     /// The numbers of pending policies, and of pods with more labels than the bound.

@@ -28,7 +28,8 @@ fn object<P>(policy: P) -> PolicyObject<P> {
 }
 
 fn input(pod: Pod) -> PodInput {
-    PodInput { uid: pod.key.name.clone(), pod, static_uid: None, version: 0, ended: false }
+    let (others, keys) = (Labels::default(), u64::MAX);
+    PodInput { uid: pod.key.name.clone(), pod, others, keys, static_uid: None, version: 0, ended: false }
 }
 
 fn identity(pod: &Pod) -> PodIdentity {
@@ -492,6 +493,23 @@ fn a_list_without_the_labels_of_a_policy_does_not_count() {
     engine.handle_input(PolicyInput::Converted { kind: Labelled::Pods, keys: 0 });
     engine.handle_input(PolicyInput::Pods(Change::Listed(Vec::new())));
     assert_eq!((engine.wanted().restarts, engine.waits("tl7")), (1, None));
+}
+
+/// Its pod would be open: the list of the pods with the key came before it.
+#[test]
+fn an_event_without_the_label_of_a_new_key_is_not_trusted() {
+    let mut engine = Engine::new(HERE, Some(Arc::default()));
+    engine.attach(link(&web(), 7));
+    lists(&mut engine, vec![deny_all("green")], vec![web()]);
+    let policy = NetworkPolicy { pod_selector: with("role", "db"), ..deny_all("red") };
+    engine.handle_input(PolicyInput::Network(Change::Applied(object(policy))));
+    engine.handle_input(PolicyInput::Covered(1));
+    assert!(engine.table().links.is_empty(), "the policy does not select it");
+    let event = |keys| PolicyInput::Pods(Change::Applied(PodInput { keys, ..input(web()) }));
+    engine.handle_input(event(0));
+    assert_eq!((engine.wanted().restarts, engine.table().links.len()), (1, 1), "it may select it");
+    engine.handle_input(event(1));
+    assert_eq!((engine.wanted().restarts, engine.table().links.len()), (1, 0));
 }
 
 #[test]

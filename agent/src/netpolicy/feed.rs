@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::input::{Change, ClusterPolicy, Namespace, NetworkPolicy, ObjectKey, Pod};
 use super::keys::Labelled;
+use super::labels::Labels;
 
 /// An input of the policy task.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,6 +62,9 @@ pub struct Wanted {
     pub registered: (u64, u64),
     /// A new list of pods is necessary after each change.
     pub restarts: u64,
+    /// The same, without a new start of their watch: pods that had too many labels may have fewer. 0:
+    /// no pod has too many.
+    pub freed: u64,
 }
 
 /// A policy with the parts that only reports need.
@@ -82,8 +86,12 @@ pub type PodIdentity = (ObjectKey, Arc<str>);
 /// A pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodInput {
-    /// The pod.
+    /// The pod, with its own labels ([`super::keys`]).
     pub pod: Pod,
+    /// The labels with keys that only policies of other Namespaces name.
+    pub others: Labels,
+    /// The registration of keys up to which it has labels; `u64::MAX`: it has all.
+    pub keys: u64,
     /// `metadata.uid`. It is the UID in CNI's arguments, unless the pod is static.
     pub uid: Arc<str>,
     /// The UID of a static pod in CNI's arguments: the annotation `kubernetes.io/config.mirror`.

@@ -13,7 +13,7 @@ use super::engine::Engine;
 use super::evaluate::{Packet, evaluate};
 use super::feed::{AddressInput, Holder, PodIdentity, PodInput, PolicyInput, PolicyObject};
 use super::input::{Change, ClusterPolicy, Direction, Namespace, NetworkPolicy, ObjectKey, Pod};
-use super::keys::{LabelKeys, Labelled};
+use super::keys::{KeptLabels, LabelKeys, Labelled};
 use super::labels::Labels;
 use super::specification::{Cluster, allowed};
 use super::world_tests::{self, NAMESPACES, NODES, PORTS, PROTOCOLS, for_each_seed, pick};
@@ -64,17 +64,21 @@ impl Model {
     }
 
     /// The labels that a watch keeps.
-    fn keep(&self, kind: Labelled, labels: &Labels) -> Labels {
-        let Some(keys) = &self.keys else { return labels.clone() };
+    fn keep(&self, kind: Labelled, namespace: &str, labels: &Labels) -> KeptLabels {
+        let Some(keys) = &self.keys else {
+            return KeptLabels { own: labels.clone(), others: Labels::default(), keys: u64::MAX };
+        };
         let all = labels.iter().map(|(key, value)| (key.to_string(), value.to_string()));
-        keys.keep(kind, Some(all.collect())).0
+        keys.keep(kind, namespace, Some(all.collect()))
     }
 
     fn input(&self, identity: &PodIdentity, pod: &Pod) -> PodInput {
         let (key, uid) = identity.clone();
-        let labels = self.keep(Labelled::Pods, &pod.labels);
+        let KeptLabels { own, others, keys } = self.keep(Labelled::Pods, &key.namespace, &pod.labels);
         PodInput {
-            pod: Pod { key, addresses: Vec::new(), labels, ..pod.clone() },
+            pod: Pod { key, addresses: Vec::new(), labels: own, ..pod.clone() },
+            others,
+            keys,
             uid,
             static_uid: None,
             version: self.versions.get(identity).copied().unwrap_or_default(),
@@ -83,7 +87,8 @@ impl Model {
     }
 
     fn namespace(&self, namespace: &Namespace) -> Namespace {
-        Namespace { labels: self.keep(Labelled::Namespaces, &namespace.labels), ..namespace.clone() }
+        let kept = self.keep(Labelled::Namespaces, &namespace.name, &namespace.labels);
+        Namespace { labels: kept.all(), ..namespace.clone() }
     }
 
     fn all_namespaces(&self) -> Vec<PolicyInput> {

@@ -20,6 +20,10 @@ impl Labels {
     /// The labels are not known. A selector with a condition may match them.
     pub const UNKNOWN: Labels = Labels(None);
 
+    /// The value of a label of which only the key is known. No label has it. A condition on the value
+    /// does not match it.
+    pub const UNKNOWN_VALUE: &str = "\0";
+
     /// Whether the labels are known.
     pub fn is_known(&self) -> bool {
         self.0.is_some()
@@ -167,9 +171,14 @@ impl Condition {
     }
 
     fn matches(&self, labels: &Labels) -> bool {
+        let is_known = |value: &str| value != Labels::UNKNOWN_VALUE;
         match self {
-            Condition::In(key, values) => labels.get(key).is_some_and(|value| values.contains(value)),
-            Condition::NotIn(key, values) => labels.get(key).is_none_or(|value| !values.contains(value)),
+            Condition::In(key, values) => {
+                labels.get(key).is_some_and(|value| is_known(value) && values.contains(value))
+            }
+            Condition::NotIn(key, values) => {
+                labels.get(key).is_none_or(|value| is_known(value) && !values.contains(value))
+            }
             Condition::Exists(key) => labels.get(key).is_some(),
             Condition::DoesNotExist(key) => labels.get(key).is_none(),
         }

@@ -18,7 +18,7 @@ use trunkline_daemon::versions::number as number_of_version;
 
 use super::feed::{AddressInput, Holder, PodInput, PolicyObject};
 use super::input::{ClusterPolicy, NamedPort, Namespace, NetworkPolicy, ObjectKey, Pod};
-use super::keys::{LabelKeys, Labelled};
+use super::keys::{KeptLabels, LabelKeys, Labelled};
 use super::labels::Labels;
 
 /// The most named ports of a pod that are read. Further ones match no rule.
@@ -85,7 +85,8 @@ pub struct Kept<T> {
 impl PodInput {
     /// Reads a pod. Only what policies name stays in memory: a pod can have a megabyte of labels.
     pub fn read(PodManifest { metadata, spec, status }: PodManifest, keys: &LabelKeys) -> Kept<PodInput> {
-        let (labels, number) = keys.keep(Labelled::Pods, metadata.labels);
+        let namespace = metadata.namespace.as_deref().unwrap_or_default();
+        let KeptLabels { own, others, keys } = keys.keep(Labelled::Pods, namespace, metadata.labels);
         let static_uid = metadata.annotations.and_then(|mut all| all.remove(annotation::CONFIG_MIRROR));
         let restartable = spec.init_containers.iter().filter(|container| container.is_restartable());
         let ports = spec.containers.iter().chain(restartable).flat_map(|container| &container.ports);
@@ -96,18 +97,20 @@ impl PodInput {
             },
             node: spec.node_name.into(),
             host_network: spec.host_network,
-            labels,
+            labels: own,
             addresses: Vec::new(),
             ports: ports.filter_map(ContainerPort::read).take(MOST_PORTS).collect(),
         };
         let row = PodInput {
             pod,
+            others,
+            keys,
             uid: metadata.uid.unwrap_or_default().into(),
             static_uid: static_uid.map(Arc::from),
             version: number_of_version(metadata.resource_version.as_deref()),
             ended: matches!(status.phase.as_str(), "Succeeded" | "Failed"),
         };
-        Kept { row, keys: number }
+        Kept { row, keys }
     }
 }
 
@@ -163,13 +166,15 @@ impl Namespace {
     /// Reads a Namespace, with the labels that policies name.
     pub fn read(NamespaceManifest { metadata }: NamespaceManifest, keys: &LabelKeys) -> Kept<Namespace> {
         let mode = metadata.annotations.as_ref().and_then(|all| all.get(annotation::POLICY_MODE));
-        let (labels, number) = keys.keep(Labelled::Namespaces, metadata.labels);
+        let name = metadata.name.unwrap_or_default();
+        let kept = keys.keep(Labelled::Namespaces, &name, metadata.labels);
+        let keys = kept.keys;
         let row = Namespace {
             audit: mode.is_some_and(|mode| mode == POLICY_MODE_AUDIT),
-            name: Arc::from(metadata.name.unwrap_or_default()),
-            labels,
+            name: Arc::from(name),
+            labels: kept.all(),
         };
-        Kept { row, keys: number }
+        Kept { row, keys }
     }
 
     /// A Namespace without a manifest: its only label is its name.
@@ -250,7 +255,7 @@ mod tests {
 
     #[test]
     fn a_pod_becomes_an_input() {
-        let PodInput { pod, uid, static_uid, version, ended } = pod(|_| ());
+        let PodInput { pod, uid, static_uid, version, ended, .. } = pod(|_| ());
         assert_eq!((&*uid, static_uid, version, ended), ("u1", None, 7, false));
         assert_eq!((pod.key.to_string().as_str(), &*pod.node), ("shop/web-0", "n1"));
         assert!(!pod.host_network);

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use super::feed::{AddressInput, PodInput};
 use super::input::{ObjectKey, Pod};
-use super::keys::{MOST_OF_NAMESPACE, cost};
+use super::keys::{MOST_OF_NAMESPACE, cost, joined, without_values};
 use super::labels::Labels;
 
 /// A link of a pod.
@@ -60,6 +60,28 @@ struct Slot {
     object: Object,
     /// The version of the object.
     version: u64,
+    cost: LabelCost,
+}
+
+/// What kept labels cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct LabelCost {
+    /// The own labels of the pods.
+    own: usize,
+    /// Those that only policies of other Namespaces name.
+    others: usize,
+}
+
+impl LabelCost {
+    fn add(&mut self, other: LabelCost) {
+        self.own += other.own;
+        self.others += other.others;
+    }
+
+    fn remove(&mut self, other: LabelCost) {
+        self.own -= other.own.min(self.own);
+        self.others -= other.others.min(self.others);
+    }
 }
 
 /// The parts of a pod that only this node has.
@@ -85,9 +107,12 @@ pub(super) struct PodTable {
     /// The holders of addresses, by the address and the Namespace of its IPInstance.
     holders: BTreeMap<(IpAddr, Arc<str>), ObjectKey>,
     /// What the kept labels of each Namespace cost.
-    costs: HashMap<Arc<str>, usize>,
-    /// Pods with an object of which the labels are not known, because there are too many.
+    costs: HashMap<Arc<str>, LabelCost>,
+    /// Pods with an object of which labels or values of labels are not known, because there are too
+    /// many.
     over_bound: BTreeSet<ObjectKey>,
+    /// Whether a pod has had a label of which only the key is known.
+    has_surplus: bool,
     /// Addresses that left their holder since the last call of [`PodTable::poll_left`].
     left: BTreeSet<IpAddr>,
 }
@@ -124,6 +149,7 @@ impl PodTable {
             holders: BTreeMap::new(),
             costs: HashMap::new(),
             over_bound: BTreeSet::new(),
+            has_surplus: false,
             left: BTreeSet::new(),
         }
     }
@@ -132,7 +158,7 @@ impl PodTable {
 
     /// Takes the object of a pod.
     pub(super) fn apply(&mut self, input: PodInput) -> Vec<Row> {
-        let PodInput { pod, uid, static_uid, version, ended } = input;
+        let PodInput { pod, others, uid, static_uid, version, ended, .. } = input;
         let key = row_key(&pod.key, &uid);
         // Pods with the node's network are in no group, and no policy selects them.
         if pod.host_network {
@@ -154,9 +180,9 @@ impl PodTable {
         }
         let addresses = self.addresses(&key);
         let object = if ended { Object::Gone } else { Object::Exists };
-        let labels = self.account(&key, pod.labels);
+        let (labels, cost) = self.account(&key, pod.labels, others);
         let pod = Arc::new(Pod { key: key.clone(), addresses, labels, ..pod });
-        self.slots.insert(key.clone(), Slot { pod, object, version });
+        self.slots.insert(key.clone(), Slot { pod, object, version, cost });
         rows.extend(self.row(&key));
         rows
     }
@@ -171,27 +197,37 @@ impl PodTable {
     }
 
     /// The labels that are kept for a pod: its Namespace must not have too many.
-    fn account(&mut self, key: &ObjectKey, labels: Labels) -> Labels {
-        let former = self.slots.get(key).map(|slot| cost(&slot.pod.labels)).unwrap_or_default();
+    fn account(&mut self, key: &ObjectKey, own: Labels, mut others: Labels) -> (Labels, LabelCost) {
+        let former = self.slots.get(key).map(|slot| slot.cost).unwrap_or_default();
         let sum = self.costs.entry(key.namespace.clone()).or_default();
-        *sum -= former.min(*sum);
-        let labels = if *sum + cost(&labels) > MOST_OF_NAMESPACE { Labels::UNKNOWN } else { labels };
-        *sum += cost(&labels);
-        if labels.is_known() {
+        sum.remove(former);
+        let mut new = LabelCost { own: cost(&own), others: cost(&others) };
+        let is_known = own.is_known() && sum.own + new.own <= MOST_OF_NAMESPACE;
+        if !is_known {
+            new = LabelCost::default();
+        } else if sum.others + new.others > MOST_OF_NAMESPACE {
+            others = without_values(&others);
+            new.others = 0;
+        }
+        sum.add(new);
+        let labels = if is_known { joined(own, &others) } else { Labels::UNKNOWN };
+        let lacks_values = labels.iter().any(|(_, value)| **value == *Labels::UNKNOWN_VALUE);
+        self.has_surplus |= lacks_values;
+        if is_known && !lacks_values {
             self.over_bound.remove(key);
         } else {
             self.over_bound.insert(key.clone());
         }
-        labels
+        (labels, new)
     }
 
-    /// A pod is gone.
-    fn settle(&mut self, pod: &Pod) {
-        self.over_bound.remove(&pod.key);
-        if let Some(sum) = self.costs.get_mut(&pod.key.namespace) {
-            *sum -= cost(&pod.labels).min(*sum);
-            if *sum == 0 {
-                self.costs.remove(&pod.key.namespace);
+    /// A pod is gone, or its labels.
+    fn settle(&mut self, key: &ObjectKey, cost: LabelCost) {
+        self.over_bound.remove(key);
+        if let Some(sum) = self.costs.get_mut(&key.namespace) {
+            sum.remove(cost);
+            if *sum == LabelCost::default() {
+                self.costs.remove(&key.namespace);
             }
         }
     }
@@ -205,15 +241,20 @@ impl PodTable {
 
     fn forget_labels(&mut self, key: &ObjectKey) -> Option<Row> {
         let slot = self.slots.get_mut(key)?;
-        let unknown = Arc::new(Pod { labels: Labels::UNKNOWN, ..Pod::clone(&slot.pod) });
-        let former = std::mem::replace(&mut slot.pod, unknown);
-        self.settle(&former);
+        slot.pod = Arc::new(Pod { labels: Labels::UNKNOWN, ..Pod::clone(&slot.pod) });
+        let cost = std::mem::take(&mut slot.cost);
+        self.settle(key, cost);
         self.row(key)
     }
 
     /// The number of pods with more labels than the bound.
     pub(super) fn over_bound(&self) -> usize {
         self.over_bound.len()
+    }
+
+    /// Whether a pod has had a label of which only the key is known.
+    pub(super) fn has_surplus(&self) -> bool {
+        self.has_surplus
     }
 
     /// The object is gone.
@@ -251,6 +292,8 @@ impl PodTable {
             let pod = Pod { key: pod_name(key), addresses: Vec::new(), ..Pod::clone(&slot.pod) };
             Some(PodInput {
                 pod,
+                others: Labels::default(),
+                keys: u64::MAX,
                 uid: uid.into(),
                 static_uid: static_uid.map(|(_, uid)| uid.into()),
                 version: slot.version,
@@ -357,7 +400,7 @@ impl PodTable {
         let mut slot = unknown(key.clone(), self.node.clone());
         if let Some(labels) = &link.labels {
             let pod = Pod { labels: labels.clone(), ..Pod::clone(&slot.pod) };
-            slot = Slot { pod: Arc::new(pod), object: Object::Gone, version: 0 };
+            slot = Slot { pod: Arc::new(pod), object: Object::Gone, version: 0, cost: LabelCost::default() };
             self.slots.insert(key.clone(), slot);
         } else {
             self.slots.entry(key.clone()).or_insert(slot);
@@ -449,7 +492,7 @@ impl PodTable {
         let slot = self.slots.get_mut(key)?;
         if slot.object != Object::Exists && addresses.is_empty() && !has_links {
             if let Some(slot) = self.slots.remove(key) {
-                self.settle(&slot.pod);
+                self.settle(key, slot.cost);
             }
             if self.local.remove(key).is_some() {
                 self.statics.retain(|_, to| to != key);
@@ -488,7 +531,7 @@ fn unknown(key: ObjectKey, node: Arc<str>) -> Slot {
         addresses: Vec::new(),
         ports: Vec::new(),
     };
-    Slot { pod: Arc::new(pod), object: Object::Unknown, version: 0 }
+    Slot { pod: Arc::new(pod), object: Object::Unknown, version: 0, cost: LabelCost::default() }
 }
 
 #[cfg(test)]

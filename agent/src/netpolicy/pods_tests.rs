@@ -11,6 +11,8 @@ fn input(uid: &str, label: &str) -> PodInput {
             addresses: Vec::new(),
             ports: Vec::new(),
         },
+        others: Labels::default(),
+        keys: u64::MAX,
         uid: uid.into(),
         static_uid: None,
         version: 0,
@@ -239,4 +241,38 @@ fn a_new_key_makes_the_labels_of_deleted_pods_unknown() {
     assert_eq!(shown(pods.forget_labels_of_deleted()), ["shop/db-0/a unknown [10.0.0.1]"]);
     assert_eq!(shown(pods.hold(free("10.0.0.1"))), ["-shop/db-0/a"]);
     assert!(pods.costs.is_empty());
+}
+
+/// Labels that only policies of other Namespaces name.
+#[test]
+fn policies_of_others_leave_a_large_namespace_its_labels() {
+    let mut pods = table();
+    let large = |number: usize| {
+        let mut input = elsewhere(&number.to_string(), "x");
+        input.pod.key = ObjectKey::new("shop", &number.to_string());
+        input.others = (0..40).map(|key| (format!("{key:63}"), format!("{number:63}"))).collect();
+        input
+    };
+    let within = MOST_OF_NAMESPACE / cost(&large(0).others);
+    for number in 0..within + 3 {
+        for row in pods.apply(large(number)) {
+            assert_eq!(
+                row,
+                Row::Remove(row_key(&ObjectKey::new("shop", &number.to_string()), &number.to_string()))
+            );
+        }
+    }
+    let labels = |pods: &PodTable, number: usize| {
+        let key = row_key(&ObjectKey::new("shop", &number.to_string()), &number.to_string());
+        let labels = &pods.slots[&key].pod.labels;
+        let of_others = labels.get(&format!("{:63}", 0)).unwrap().to_owned();
+        (labels.get("app").unwrap().to_owned(), of_others)
+    };
+    assert_eq!(labels(&pods, 0), ("x".to_owned(), format!("{:63}", 0)));
+    assert_eq!(labels(&pods, within + 2), ("x".to_owned(), Labels::UNKNOWN_VALUE.to_owned()));
+    assert_eq!((pods.over_bound(), pods.has_surplus()), (3, true));
+    for (key, uid) in pods.not_listed(&[]) {
+        pods.delete(&key, &uid);
+    }
+    assert!(pods.costs.is_empty() && pods.over_bound.is_empty(), "{:?}", pods.costs);
 }

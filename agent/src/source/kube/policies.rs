@@ -79,6 +79,8 @@ struct Running {
     namespaces: Lists,
     /// The number of [`Wanted::restarts`] for which the watch of pods was started.
     restarts: u64,
+    /// The number of [`Wanted::freed`] for which all pods were listed.
+    freed: u64,
 }
 
 /// The lists of one kind. At most one runs.
@@ -94,7 +96,7 @@ struct Lists {
 impl Running {
     fn new() -> Running {
         let (pods, namespaces) = (Lists::new(), Lists::new());
-        Running { watches: BTreeMap::new(), relist: None, pods, namespaces, restarts: 0 }
+        Running { watches: BTreeMap::new(), relist: None, pods, namespaces, restarts: 0, freed: 0 }
     }
 }
 
@@ -144,6 +146,7 @@ impl PolicyWatches {
     async fn start(&self, running: &mut Running, wanted: Wanted) -> Option<Instant> {
         if running.watches.is_empty() {
             running.restarts = wanted.restarts;
+            running.freed = self.keys.freed(Labelled::Pods);
             self.start_namespaces(running);
             self.start_pods(running);
             running.watches.insert(ADDRESSES, self.watch_addresses());
@@ -174,7 +177,8 @@ impl PolicyWatches {
     async fn list_pods(&self, running: &mut Running, wanted: Wanted) -> Option<Instant> {
         let there = wanted.pod_keys?.max(running.pods.keys);
         let restarts = running.restarts != wanted.restarts;
-        let is_needed = restarts || there < self.keys.last(Labelled::Pods);
+        let has_freed = running.freed < wanted.freed;
+        let is_needed = restarts || has_freed || there < self.keys.last(Labelled::Pods);
         if !is_needed || running.relist.is_some() || running.pods.watch.is_running() {
             return None;
         }
@@ -187,12 +191,14 @@ impl PolicyWatches {
             return None;
         }
         running.pods.pace.begin();
+        running.freed = self.keys.freed(Labelled::Pods);
         if restarts {
             running.restarts = wanted.restarts;
             self.end(running.watches.remove(PODS), PODS).await;
             self.start_pods(running);
         } else {
-            let relist = relist::relist(self.pods(), ListedKeys::of(new), number, self.inputs.clone());
+            let keys = if has_freed { ListedKeys::All } else { ListedKeys::of(new) };
+            let relist = relist::relist(self.pods(), keys, number, self.inputs.clone());
             running.relist = Some(tokio::spawn(relist));
         }
         None
