@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use trunkline_api::control::AdvertisementState;
 use trunkline_api::kube::NodeServicesObject;
+use trunkline_api::resources::NodeServicesStatus;
 
 use crate::cluster::Table;
 
@@ -21,10 +22,13 @@ pub struct NodeServicesRow {
 }
 
 impl NodeServicesRow {
-    /// Row of a NodeServices.
+    /// Row of a NodeServices, with its first [`NodeServicesStatus::MAX_SERVICES`] addresses. An agent
+    /// lists that many before it truncates. So `truncated` counts only with that many advertised
+    /// addresses: it makes the addresses of all Services uncertain.
     pub fn of(object: &NodeServicesObject) -> NodeServicesRow {
         let status = object.status.as_ref();
         let services = status.iter().flat_map(|status| &status.services);
+        let services = services.take(NodeServicesStatus::MAX_SERVICES);
         let advertised = services.filter(|service| service.state != AdvertisementState::Withheld);
         let mut addresses: Vec<IpAddr> =
             advertised.filter_map(|service| service.address.parse().ok()).collect();
@@ -32,7 +36,8 @@ impl NodeServicesRow {
         addresses.dedup();
         NodeServicesRow {
             uid: object.metadata.uid.as_deref().unwrap_or_default().into(),
-            truncated: status.is_some_and(|status| status.truncated),
+            truncated: addresses.len() == NodeServicesStatus::MAX_SERVICES
+                && status.is_some_and(|status| status.truncated),
             addresses: addresses.into(),
         }
     }
@@ -152,17 +157,51 @@ mod tests {
         assert_eq!((counts(&rows), rows.counts.len()), ([0; 4], 0));
     }
 
+    /// The addresses from 10.0.0.0 on, as many as an agent lists, and then `last`.
+    fn full(last: &str, truncated: bool) -> Option<NodeServicesRow> {
+        let address = |number: usize| std::net::Ipv4Addr::from(0x0a00_0000 + u32::try_from(number).unwrap());
+        let all = (1..NodeServicesStatus::MAX_SERVICES).map(|number| address(number).to_string());
+        let mut all: Vec<String> = all.collect();
+        all.push(last.to_owned());
+        row(&all.iter().map(String::as_str).collect::<Vec<_>>(), truncated)
+    }
+
     #[test]
     fn addresses_after_a_truncated_list_are_not_known() {
         let (one, two): (Arc<str>, Arc<str>) = ("n1".into(), "n2".into());
         let mut rows = AdvertisedRows::default();
-        let _ = rows.set(&one, row(&["10.0.0.1", "10.0.0.7"], true));
+        let _ = rows.set(&one, full("10.1.0.7", true));
         let complete = |rows: &AdvertisedRows, text: &str| rows.is_complete(address(text));
-        assert!(complete(&rows, "10.0.0.7") && !complete(&rows, "10.0.0.8") && !complete(&rows, "fd00::1"));
-        assert_eq!(rows.set(&two, row(&["10.0.0.1", "10.0.0.3"], true)), Changed::All);
-        assert!(complete(&rows, "10.0.0.3") && !complete(&rows, "10.0.0.4"));
-        assert_eq!(rows.set(&two, row(&["10.0.0.1", "10.0.0.3"], false)), Changed::All);
+        assert!(complete(&rows, "10.1.0.7") && !complete(&rows, "10.1.0.8") && !complete(&rows, "fd00::1"));
+        assert_eq!(rows.set(&two, full("10.1.0.3", true)), Changed::All);
+        assert!(complete(&rows, "10.1.0.3") && !complete(&rows, "10.1.0.4"));
+        assert_eq!(rows.set(&two, full("10.1.0.3", false)), Changed::All);
         assert_eq!(rows.set(&one, None), Changed::All);
         assert!(complete(&rows, "fd00::1"));
+    }
+
+    #[test]
+    fn a_short_truncated_list_is_complete() {
+        let (honest, hostile): (Arc<str>, Arc<str>) = ("n1".into(), "n2".into());
+        let mut rows = AdvertisedRows::default();
+        let _ = rows.set(&honest, row(&["10.0.0.1"], false));
+        let none = Changed::Addresses(Vec::new());
+        for truncated in [true, false, true, false] {
+            assert_eq!(rows.set(&hostile, row(&[], truncated)), none);
+            assert!(rows.is_complete(address("fd00::1")));
+        }
+        // One address, listed as often as an agent lists addresses.
+        let often = vec!["10.0.0.9"; NodeServicesStatus::MAX_SERVICES];
+        let only = Changed::Addresses(vec![address("10.0.0.9")]);
+        assert_eq!(rows.set(&hostile, row(&often, true)), only);
+        assert!(rows.is_complete(address("fd00::1")));
+    }
+
+    #[test]
+    fn addresses_beyond_the_bound_are_not_read() {
+        let all: Vec<String> =
+            (0..50_000_u32).map(|number| std::net::Ipv4Addr::from(number).to_string()).collect();
+        let row = row(&all.iter().map(String::as_str).collect::<Vec<_>>(), true).unwrap();
+        assert_eq!((row.addresses.len(), row.truncated), (NodeServicesStatus::MAX_SERVICES, true));
     }
 }
