@@ -585,8 +585,12 @@ impl ControllerState {
         let old = self.cluster.nodes.set(Arc::clone(name), node);
         let Some(new) = self.cluster.nodes.get(name) else { return };
         let addresses = old.as_ref().map(|old| old.addresses.as_slice()).unwrap_or_default();
-        if addresses != new.addresses {
-            self.services.pools_changed();
+        if old.as_ref().is_some_and(|old| old.created != new.created) {
+            // Another Node of this name: its age decides, too.
+            self.services.node_addresses_changed(addresses, &[]);
+            self.services.node_addresses_changed(&[], &new.addresses);
+        } else {
+            self.services.node_addresses_changed(addresses, &new.addresses);
         }
         let Some(term) = &mut self.term else { return };
         term.queues.nodes.add(Arc::clone(name));
@@ -608,9 +612,7 @@ impl ControllerState {
     /// Handles a deleted Node.
     pub(crate) fn remove_node(&mut self, name: &Arc<str>) {
         let Some(old) = self.cluster.nodes.remove(name) else { return };
-        if !old.addresses.is_empty() {
-            self.services.pools_changed();
-        }
+        self.services.node_addresses_changed(&old.addresses, &[]);
         self.services.node_removed(name);
         let Some(term) = &mut self.term else { return };
         term.queues.nodes.add(Arc::clone(name));

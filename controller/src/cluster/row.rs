@@ -414,6 +414,8 @@ const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 pub struct NodeRow {
     /// Its UID.
     pub uid: Arc<str>,
+    /// The time of its creation.
+    pub created: Option<Timestamp>,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
     /// Its condition NetworkUnavailable: whether it is `True`, and the reason.
@@ -423,7 +425,7 @@ pub struct NodeRow {
     /// Whether the taint `node.kubernetes.io/out-of-service` declares that none of its pods runs. A
     /// kubelet cannot change the taints of its Node.
     pub out_of_service: bool,
-    /// Its addresses, which no Service gets.
+    /// Its addresses. No Service gets them from a pool that is younger than the Node.
     pub addresses: Vec<IpAddr>,
 }
 
@@ -435,6 +437,7 @@ impl NodeRow {
             conditions.filter(|condition| condition.type_ == condition::NETWORK_UNAVAILABLE);
         NodeRow {
             uid: node.metadata.uid.as_deref().unwrap_or_default().into(),
+            created: node.metadata.creation_timestamp.as_ref().map(|time| time.0),
             // A node with too many labels is in no Network with a nodeSelector.
             labels: all_labels(&node.metadata).unwrap_or_default(),
             unavailable: unavailable.next().map(|condition| {

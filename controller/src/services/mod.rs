@@ -44,7 +44,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use trunkline_api::resources::{IpVersion, ParsedRange, Subnet};
 
-use crate::cluster::{Cluster, Key};
+use crate::cluster::{Cluster, Key, NodeRow};
 use crate::queue::Queue;
 use crate::waiting::{RETRY_INTERVAL, Waiting};
 use advertised::{AdvertisedRows, Changed, NodeServicesRow};
@@ -424,6 +424,20 @@ impl ServiceState {
         term.retry_waiting_for(of_pool.chain([ServiceCause::Address(address)]));
     }
 
+    /// Handles changed addresses of a Node. Addresses that no pool has change nothing: a kubelet can
+    /// change those of its Node again and again.
+    pub(crate) fn node_addresses_changed(&mut self, before: &[IpAddr], after: &[IpAddr]) {
+        let only_before = before.iter().filter(|address| !after.contains(address));
+        let changed = only_before.chain(after.iter().filter(|address| !before.contains(address)));
+        let in_pool = |address: &IpAddr| {
+            let mut pools = self.rows.pools.iter();
+            pools.any(|(_, pool)| pool.settings.blocks.iter().any(|block| block.contains(*address)))
+        };
+        if changed.into_iter().any(in_pool) {
+            self.pools_changed();
+        }
+    }
+
     /// Configures the pools again, if something has changed.
     pub fn refresh(&mut self, cluster: &Cluster) {
         let Some(term) = self.term.as_mut().filter(|term| term.dirty) else { return };
@@ -443,7 +457,9 @@ fn adopt(ipam: &mut ServiceIpam, address: IpAddr, row: &ClaimRow) {
     ipam.adopt(&Claim { address, sharing_key: &row.sharing_key, services: &row.services });
 }
 
-/// The definition of a pool: its settings, and the ranges within it that Subnets and Nodes have.
+/// The definition of a pool: its settings, and the ranges within it that Subnets and Nodes have. An
+/// address of a Node that is younger than the pool stays in the pool: a compromised kubelet could
+/// write all addresses of the pool into its Node.
 fn definition(cluster: &Cluster, name: &Arc<str>, pool: &PoolRow) -> PoolDefinition {
     let settings = &pool.settings;
     let mut foreign = Vec::new();
@@ -462,15 +478,25 @@ fn definition(cluster: &Cluster, name: &Arc<str>, pool: &PoolRow) -> PoolDefinit
             add(Span { first: range.cidr.network(), last: range.cidr.broadcast() }, owner);
         }
     }
-    for (node, row) in cluster.nodes() {
+    let is_older = |node: &NodeRow| node.created <= pool.created;
+    for (node, row) in cluster.nodes().filter(|(_, row)| is_older(row)) {
         row.addresses.iter().for_each(|address| add(Span::single(*address), format!("Node {node}")));
     }
-    foreign.sort_by(|one, other| (one.span, &one.owner).cmp(&(other.span, &other.owner)));
+    let mut ignored = Vec::new();
+    for (node, row) in cluster.nodes().filter(|(_, row)| !is_older(row)) {
+        let within = |address: &&IpAddr| settings.blocks.iter().any(|block| block.contains(**address));
+        let spans = row.addresses.iter().filter(within).copied().map(Span::single);
+        ignored.extend(spans.map(|span| ForeignSpan { span, owner: format!("Node {node}").into() }));
+    }
+    for spans in [&mut foreign, &mut ignored] {
+        spans.sort_by(|one, other| (one.span, &one.owner).cmp(&(other.span, &other.owner)));
+    }
     PoolDefinition {
         name: Arc::clone(name),
         blocks: settings.blocks.clone(),
         excluded: settings.excluded.clone(),
         foreign,
+        ignored,
         skip_zero_and_255: settings.skip_zero_and_255,
         automatic: settings.automatic,
         priority: settings.priority,

@@ -13,7 +13,7 @@ use trunkline_api::resources::{
 };
 
 use super::ServiceTerm;
-use super::ipam::{FamilyUsage, PoolFault};
+use super::ipam::{FamilyUsage, ForeignSpan, PoolFault};
 use super::rows::PoolRow;
 use crate::events::reason;
 use crate::reconcile::{Context, ReconcileResult, reference, written};
@@ -48,7 +48,7 @@ pub async fn reconcile(context: Context, name: Arc<str>) -> ReconcileResult {
 /// The fault of a pool that allocates nothing, or fewer addresses than it has.
 fn warning(name: &str, row: &PoolRow, term: &ServiceTerm) -> Option<String> {
     let text = unreadable(row).or_else(|| term.ipam.fault(name).map(PoolFault::to_string));
-    text.or_else(|| foreign(name, term))
+    text.or_else(|| foreign(name, term)).or_else(|| ignored(name, term))
 }
 
 fn unreadable(row: &PoolRow) -> Option<String> {
@@ -64,15 +64,29 @@ fn unreadable(row: &PoolRow) -> Option<String> {
 /// The addresses of the pool that Subnets and Nodes have.
 fn foreign(name: &str, term: &ServiceTerm) -> Option<String> {
     let definition = term.ipam.definition(name).filter(|pool| !pool.is_l2)?;
-    let first = definition.foreign.first()?;
-    let more = match definition.foreign.len() - 1 {
+    let (owner, addresses) = first_of(&definition.foreign)?;
+    Some(format!(
+        "{owner} has {addresses}: this pool does not allocate these addresses: remove them from spec.addresses"
+    ))
+}
+
+/// The addresses of the pool that younger Nodes claim.
+fn ignored(name: &str, term: &ServiceTerm) -> Option<String> {
+    let (owner, addresses) = first_of(&term.ipam.definition(name)?.ignored)?;
+    Some(format!(
+        "{owner}, which is younger than this pool, claims {addresses}: this pool allocates them all the same: \
+         correct the addresses of the Node, or remove them from spec.addresses"
+    ))
+}
+
+/// The owner of the first span, the span, and the number of the others.
+fn first_of(spans: &[ForeignSpan]) -> Option<(&str, String)> {
+    let first = spans.first()?;
+    let more = match spans.len() - 1 {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    Some(format!(
-        "{} has {}{more}: this pool does not allocate these addresses: remove them from spec.addresses",
-        first.owner, first.span
-    ))
+    Some((&first.owner, format!("{}{more}", first.span)))
 }
 
 /// Computes the status.
@@ -88,6 +102,8 @@ fn status(name: &str, row: &PoolRow, term: &ServiceTerm, now: Timestamp) -> Serv
         (ConditionStatus::False, "Overlap", fault.to_string())
     } else if let Some(text) = foreign(name, term) {
         (ConditionStatus::True, "PartlyForeign", text)
+    } else if let Some(text) = ignored(name, term) {
+        (ConditionStatus::True, "NodeIgnored", text)
     } else {
         (ConditionStatus::True, "Served", String::new())
     };
@@ -142,7 +158,8 @@ mod tests {
 
     use super::super::{ServiceQueues, ServiceState};
     use super::*;
-    use crate::cluster::Cluster;
+    use crate::cluster::{Cluster, NodeRow};
+    use crate::state::ControllerState;
 
     fn pool(name: &str, created: &str, spec: Value) -> (Arc<str>, PoolRow) {
         let object: Lenient<ServicePoolSpec> = serde_json::from_value(json!({
@@ -150,6 +167,73 @@ mod tests {
         }))
         .unwrap();
         (name.into(), PoolRow::of(&object, None))
+    }
+
+    /// A Node with `count` addresses from 10.0.0.0 on.
+    fn node(name: &str, created: &str, count: u32) -> NodeRow {
+        let address = |number: u32| {
+            let address = std::net::Ipv4Addr::from(0x0a00_0000 + number);
+            json!({"type": "InternalIP", "address": address.to_string()})
+        };
+        let addresses: Vec<Value> = (0..count).map(address).collect();
+        let object = json!({
+            "metadata": {"name": name, "uid": name, "creationTimestamp": created},
+            "status": {"addresses": addresses},
+        });
+        NodeRow::of(&serde_json::from_value(object).unwrap())
+    }
+
+    #[test]
+    fn a_node_cannot_empty_a_pool_by_its_addresses() {
+        let (early, middle, late) = ("2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z", "2026-01-03T00:00:00Z");
+        let mut state = ControllerState::default();
+        let (name, row) = pool("a", middle, json!({"addresses": ["10.0.0.0/24"]}));
+        state.services.set_pool(&name, row);
+        let queues = ServiceQueues::new(Duration::ZERO);
+        state.services.begin_term(&state.cluster, Arc::clone(&queues));
+        let look = |state: &mut ControllerState| {
+            state.services.refresh(&state.cluster);
+            let term = state.services.term.as_ref().unwrap();
+            let now = late.parse().unwrap();
+            let status = status(&name, state.services.rows.pools.get(&name).unwrap(), term, now);
+            let text = format!("{} {}", status.conditions[0].reason, status.conditions[0].message);
+            (
+                status.total,
+                text,
+                warning(&name, state.services.rows.pools.get(&name).unwrap(), term).is_some(),
+            )
+        };
+        assert_eq!(look(&mut state), (256, "Served ".to_owned(), false));
+        // The kubelet of a younger Node.
+        state.set_node(&"young".into(), node("young", late, 256));
+        let (total, text, is_reported) = look(&mut state);
+        assert!(total == 256 && is_reported, "{total}");
+        let words = "NodeIgnored Node young, which is younger than this pool, claims 10.0.0.0 and 15 more: ";
+        assert!(text.starts_with(words), "{text}");
+        // The kubelet of an older Node.
+        state.set_node(&"old".into(), node("old", early, 256));
+        let (total, text, _) = look(&mut state);
+        assert_eq!(total, 240, "{text}");
+        assert!(text.starts_with("PartlyForeign Node old has 10.0.0.0 and 15 more: "), "{text}");
+        state.remove_node(&"old".into());
+        assert_eq!(look(&mut state).0, 256);
+    }
+
+    #[test]
+    fn addresses_of_nodes_outside_of_pools_cause_no_work() {
+        let early = "2026-01-01T00:00:00Z";
+        let mut state = ControllerState::default();
+        let (name, row) = pool("a", early, json!({"addresses": ["10.9.0.0/24"]}));
+        state.services.set_pool(&name, row);
+        state.services.begin_term(&state.cluster, ServiceQueues::new(Duration::ZERO));
+        state.services.refresh(&state.cluster);
+        let waits = crate::cluster::Key::new("shop", "web");
+        state.services.term.as_mut().unwrap().waiting.insert(waits);
+        for count in [1, 5, 0, 16] {
+            state.set_node(&"n1".into(), node("n1", early, count));
+        }
+        state.remove_node(&"n1".into());
+        assert_eq!(state.services.term.as_ref().unwrap().waiting.len(), 1, "no Service is tried again");
     }
 
     #[test]

@@ -20,6 +20,8 @@ pub struct PoolDefinition {
     pub excluded: Vec<Span>,
     /// Ranges within its blocks that have another owner, such as a Subnet or a Node.
     pub foreign: Vec<ForeignSpan>,
+    /// Addresses within its blocks that younger Nodes claim. The pool allocates them.
+    pub ignored: Vec<ForeignSpan>,
     /// Whether IPv4 addresses that end in .0 or .255 are allocated only by request.
     pub skip_zero_and_255: bool,
     /// Whether addresses are allocated without a request for the pool.

@@ -17,6 +17,7 @@ fn pool(name: &str, blocks: &[&str]) -> PoolDefinition {
         blocks: blocks.iter().map(span).collect(),
         excluded: Vec::new(),
         foreign: Vec::new(),
+        ignored: Vec::new(),
         skip_zero_and_255: false,
         automatic: true,
         priority: 100,
