@@ -28,6 +28,10 @@
 //! a dead node, and no node waits for it. A node that is not in the list takes nothing. Without a
 //! list every node counts.
 //!
+//! **Only addresses of L2 pools count.** A compromised node can write Leases with any address. So the
+//! election keeps the Leases of addresses in L2 pools, which have at most 256 each, and those that
+//! this node serves or holds.
+//!
 //! **A holder that leaves** (drain, last endpoint terminates) releases the address at once, and
 //! answers until another node holds it or until the services task withdraws the address.
 
@@ -37,6 +41,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use trunkline_api::resources::AddressBlock;
 
 /// The time without a renewal after which a node counts as dead. The restart of an agent takes less.
 pub const DURATION: Duration = Duration::from_secs(8);
@@ -146,6 +151,8 @@ pub struct Election {
     nodes: BTreeMap<Arc<str>, NodeLease>,
     /// The nodes of the VLAN; none if they are not known.
     members: Option<Members>,
+    /// The addresses of L2 pools.
+    blocks: Vec<AddressBlock>,
     /// The addresses of the last run, until the first list.
     former: BTreeSet<IpAddr>,
     /// The addresses for which this node answered after the last input.
@@ -156,6 +163,8 @@ pub struct Election {
     next_renewal: Instant,
     /// The time since which the watch shows every own renewal.
     watching_since: Option<Instant>,
+    /// Whether the holders have changed since the last [`Election::changed_holders`].
+    changed: bool,
 }
 
 impl Election {
@@ -168,6 +177,7 @@ impl Election {
             addresses: BTreeMap::new(),
             nodes: BTreeMap::new(),
             members: None,
+            blocks: Vec::new(),
             answering: former.clone(),
             former,
             writing: BTreeSet::new(),
@@ -175,6 +185,7 @@ impl Election {
             renewing: false,
             next_renewal: now,
             watching_since: None,
+            changed: false,
         }
     }
 
@@ -192,6 +203,31 @@ impl Election {
         self.members = members;
     }
 
+    /// Takes over the addresses of L2 pools. Leases of other addresses do not count. Returns whether the
+    /// Leases must be listed again: some that did not count before may count now.
+    #[must_use]
+    pub fn set_blocks(&mut self, blocks: Vec<AddressBlock>) -> bool {
+        if self.blocks == blocks {
+            return false;
+        }
+        self.blocks = blocks;
+        let mut addresses = std::mem::take(&mut self.addresses);
+        let before = addresses.len();
+        addresses.retain(|address, lease| self.counts(address, lease.holder.as_ref()));
+        self.changed |= addresses.len() != before;
+        self.addresses = addresses;
+        self.settle();
+        true
+    }
+
+    /// Whether the Lease of an address counts. Its holder is this node only if this node wrote it.
+    fn counts(&self, address: &IpAddr, holder: Option<&Arc<str>>) -> bool {
+        holder == Some(&self.node)
+            || self.candidates.contains_key(address)
+            || self.answering.contains(address)
+            || self.blocks.iter().any(|block| block.contains(*address))
+    }
+
     fn is_member(&self, node: &Arc<str>) -> bool {
         self.members.as_ref().is_none_or(|members| members.contains(node))
     }
@@ -202,7 +238,9 @@ impl Election {
             LeaseChange::Listed(rows) => {
                 let there: BTreeSet<LeaseSubject> = rows.iter().map(|row| row.subject.clone()).collect();
                 let is_there = |subject| there.contains(&subject);
+                let before = self.addresses.len();
                 self.addresses.retain(|address, _| is_there(LeaseSubject::Address(*address)));
+                self.changed |= self.addresses.len() != before;
                 self.nodes.retain(|node, _| is_there(LeaseSubject::Node(Arc::clone(node))));
                 rows.into_iter().for_each(|row| self.apply(row, now));
                 self.listed.get_or_insert(now);
@@ -210,7 +248,7 @@ impl Election {
             }
             LeaseChange::Applied(row) => self.apply(row, now),
             LeaseChange::Deleted(LeaseSubject::Node(node)) => drop(self.nodes.remove(&node)),
-            LeaseChange::Deleted(LeaseSubject::Address(address)) => drop(self.addresses.remove(&address)),
+            LeaseChange::Deleted(LeaseSubject::Address(address)) => self.forget(&address),
         }
         self.settle();
     }
@@ -251,6 +289,10 @@ impl Election {
                 if known.is_some_and(|known| is_older(&row.version, &known.version)) {
                     return;
                 }
+                if !self.counts(&address, row.holder.as_ref()) {
+                    return self.forget(&address);
+                }
+                self.changed |= known.map(|known| &known.holder) != Some(&row.holder);
                 let free_since = match known {
                     Some(known) if known.holder.is_none() && row.holder.is_none() => known.free_since,
                     _ => now,
@@ -262,7 +304,16 @@ impl Election {
         }
     }
 
+    fn forget(&mut self, address: &IpAddr) {
+        self.changed |= self.addresses.remove(address).is_some();
+    }
+
     // ---- outputs
+
+    /// The holders, if they have changed since the last call.
+    pub fn changed_holders(&mut self) -> Option<Holders> {
+        std::mem::take(&mut self.changed).then(|| self.holders())
+    }
 
     /// The holders.
     pub fn holders(&self) -> Holders {
@@ -289,7 +340,9 @@ impl Election {
         };
         let answering =
             self.candidates.iter().filter(|(address, (of, _))| answers(address, *of)).map(|(at, _)| *at);
-        self.answering = answering.collect();
+        let answering = answering.collect();
+        self.changed |= self.answering != answering;
+        self.answering = answering;
     }
 
     /// The writes that are due. Each has a result: [`Self::renewed`] or [`Self::written`].
@@ -397,6 +450,11 @@ mod tests {
         [10, 12, 0, last].into()
     }
 
+    /// The addresses of an L2 pool: `ip(0)` to `ip(31)`, and the three after them.
+    fn blocks() -> Vec<AddressBlock> {
+        ["10.12.0.0/27", "10.12.0.32-10.12.0.34"].iter().map(|text| text.parse().unwrap()).collect()
+    }
+
     fn row(subject: LeaseSubject, holder: Option<&str>, version: u64) -> LeaseRow {
         LeaseRow { subject, holder: holder.map(Arc::from), version: version.to_string() }
     }
@@ -418,6 +476,7 @@ mod tests {
             let mut nodes: BTreeMap<&'static str, Election> =
                 names.iter().map(|name| (*name, Election::new(name, BTreeSet::new(), now))).collect();
             for node in nodes.values_mut() {
+                assert!(node.set_blocks(blocks()));
                 node.change(LeaseChange::Listed(Vec::new()), now);
             }
             Cluster { now, version: 1, rows: BTreeMap::new(), nodes, away: false, deaf: None }
@@ -554,6 +613,7 @@ mod tests {
         assert_eq!(former, [ip(1)].into());
         let mut back = Election::new("n1", former.clone(), cluster.now);
         assert_eq!(back.holders().held, former, "before the first list");
+        assert!(back.set_blocks(blocks()));
         back.change(LeaseChange::Listed(cluster.rows.values().cloned().collect()), cluster.now);
         assert!(back.holders().held.is_empty());
         cluster.nodes.insert("n1", back);
@@ -624,6 +684,32 @@ mod tests {
         cluster.nodes.remove("evil");
         cluster.run(2 * DURATION);
         assert!((1..=9).all(|last| cluster.answering(last) == ["n2"]));
+    }
+
+    #[test]
+    fn leases_outside_of_l2_pools_do_not_count() {
+        let now = Instant::now();
+        let mut election = Election::new("n1", BTreeSet::new(), now);
+        assert!(election.set_blocks(blocks()) && !election.set_blocks(blocks()), "listed once");
+        let lease = |address: IpAddr, holder, version| row(LeaseSubject::Address(address), holder, version);
+        let of_number = |number: u32| IpAddr::from((0x0a0c_0000 + number).to_be_bytes());
+        let all = (0..20_000).map(|number| lease(of_number(number), Some("evil"), 1)).collect();
+        election.change(LeaseChange::Listed(all), now);
+        assert_eq!(election.addresses.len(), 35, "the addresses of the pool");
+        assert_eq!(election.changed_holders().map(|holders| holders.others.len()), Some(35));
+        for number in 20_000..40_000 {
+            election.change(LeaseChange::Applied(lease(of_number(number), Some("evil"), 2)), now);
+        }
+        assert_eq!((election.addresses.len(), election.changed_holders()), (35, None));
+
+        // The pool is smaller now. This node releases its address, and forgets the Lease then.
+        election.change(LeaseChange::Applied(lease(ip(33), Some("n1"), 3)), now);
+        assert!(election.set_blocks(vec!["10.12.0.0/27".parse().unwrap()]));
+        assert_eq!(election.addresses.len(), 33);
+        let release = LeaseRequest::Hold { address: ip(33), take: false, version: Some("3".to_owned()) };
+        assert_eq!(election.poll(now), [release]);
+        election.written(ip(33), Some(lease(ip(33), None, 4)), now);
+        assert_eq!(election.addresses.len(), 32);
     }
 
     #[test]

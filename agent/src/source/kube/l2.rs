@@ -11,7 +11,8 @@
 //! `trunkline-l2-10-0-0-5` for an address, `trunkline-l2-node-NODE` for a node. They are watched
 //! only while a pool of mode L2 has a device on this node. The owner of a node's Lease is the Node,
 //! and the owner of an address' Lease is its ServiceAddress, so the garbage collector removes them.
-//! An admission policy requires this owner: so a node cannot create Leases without limit.
+//! An admission policy requires this owner: so a node cannot create Leases without limit. Leases of
+//! addresses outside of L2 pools do not count; they are listed again when the pools change.
 //!
 //! A new holder announces an address three times within 2 s, because a frame can be
 //! lost.
@@ -36,7 +37,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until};
 use trunkline_api::kube::Lenient;
 use trunkline_api::names::OWN_API_VERSION;
-use trunkline_api::resources::{ServiceAddressSpec, instance_name, named_address};
+use trunkline_api::resources::{AddressBlock, ServiceAddressSpec, instance_name, named_address};
 use trunkline_daemon::errors::chain;
 use trunkline_datapath::link_check::LinkChecker;
 
@@ -154,7 +155,17 @@ pub async fn follow(dependencies: L2Dependencies) {
     let mut watching: Option<AbortHandle> = None;
     let mut writes: JoinSet<Written> = JoinSet::new();
     loop {
-        let wanted = !task.holders.held.is_empty() || plan.borrow_and_update().as_deref().is_some_and(has_l2);
+        let (has_pools, blocks) = {
+            let plan = plan.borrow_and_update();
+            (plan.as_deref().is_some_and(has_l2), plan.as_deref().map(l2_blocks).unwrap_or_default())
+        };
+        let wanted = !task.holders.held.is_empty() || has_pools;
+        if task.election.set_blocks(blocks)
+            && let Some(watch) = watching.take()
+        {
+            watch.abort();
+            cluster.health().stopped(LEASES);
+        }
         match &watching {
             None if wanted => watching = Some(watch_leases(&cluster, &leases.api, changes.clone())),
             Some(watch) if !wanted => {
@@ -200,6 +211,11 @@ pub async fn follow(dependencies: L2Dependencies) {
 /// Whether a pool of mode L2 has a device on this node.
 fn has_l2(plan: &ServicesPlan) -> bool {
     plan.pools.iter().any(|pool| !pool.links.is_empty())
+}
+
+/// The addresses of pools of mode L2.
+fn l2_blocks(plan: &ServicesPlan) -> Vec<AddressBlock> {
+    plan.pools.iter().filter(|pool| !pool.bgp).flat_map(|pool| pool.blocks.iter().copied()).collect()
 }
 
 fn watch_leases(cluster: &Cluster, api: &Api<Lease>, changes: mpsc::Sender<LeaseChange>) -> AbortHandle {
@@ -251,10 +267,9 @@ struct Task {
 impl Task {
     /// Applies the holders if they have changed. None if another task has ended.
     async fn apply(&mut self) -> Option<()> {
-        let holders = self.election.holders();
-        if holders == self.holders {
+        let Some(holders) = self.election.changed_holders().filter(|holders| *holders != self.holders) else {
             return Some(());
-        }
+        };
         let held = &holders.held;
         if *held != self.holders.held {
             let entries = self.reconcile.hold(held.clone()).await?;

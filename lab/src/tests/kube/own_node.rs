@@ -266,6 +266,13 @@ fn forbidden() -> Vec<(Write, &'static str)> {
     let ready = json!({"status": {"conditions": [{"type": "Ready", "$patch": "delete"}]}});
     let stranger = json!([{"apiVersion": "v1", "kind": "Node", "name": "node-b", "uid": "u"}]);
     let strategic = How::Strategic;
+    let mut other_kind = of_claim("node-a", "10-9-9-9");
+    other_kind["metadata"]["ownerReferences"][0]["apiVersion"] = json!("nowhere.example/v1");
+    let mut two_owners = of_claim("node-a", "10-9-9-9");
+    two_owners["metadata"]["ownerReferences"] = json!([
+        two_owners["metadata"]["ownerReferences"][0],
+        {"apiVersion": "v1", "kind": "Node", "name": "node-a", "uid": "u"},
+    ]);
     vec![
         (
             write(
@@ -473,6 +480,26 @@ fn forbidden() -> Vec<(Write, &'static str)> {
                 "trunkline-l2-10-9-9-9",
                 How::Replace,
                 held_by("node-a"),
+            ),
+            "its ServiceAddress",
+        ),
+        (
+            write(
+                "keep a Lease by a kind that does not exist",
+                "Lease",
+                "trunkline-l2-10-9-9-9",
+                How::Replace,
+                other_kind,
+            ),
+            "its ServiceAddress",
+        ),
+        (
+            write(
+                "keep a Lease by a second owner",
+                "Lease",
+                "trunkline-l2-10-9-9-9",
+                How::Replace,
+                two_owners,
             ),
             "its ServiceAddress",
         ),
