@@ -14,9 +14,11 @@
 //! client, and stay.
 //!
 //! **A remote cluster** can only add prefixes that overlap neither a Subnet of this cluster nor one
-//! of a third cluster ([`plan`]). It gets no right in this cluster.
+//! of a third cluster ([`plan`]). It gets no right in this cluster. Its objects have bounds
+//! ([`bounds`]).
 
 mod affinity;
+pub mod bounds;
 mod client;
 mod due;
 pub mod global;
@@ -182,7 +184,7 @@ pub struct Health {
     pub slices: usize,
     /// Number of refused endpoints of its Services.
     pub refused_endpoints: usize,
-    /// Number of events of its objects above the limits.
+    /// Number of its objects above the limits, or of their events.
     pub left_out: usize,
 }
 

@@ -11,11 +11,14 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use jiff::Timestamp;
 use rustc_hash::FxHasher;
+use trunkline_api::kept;
 use trunkline_api::resources::{
     NetworkType, RemoteEndpointSliceSpec, RemoteService, RemoteSubnetSpec, RemoteVtepSpec,
 };
 use trunkline_api::validate::overlaps;
 
+use super::bounds::MAX_NODE_ENDPOINTS;
+use super::status::MAX_CONDITION;
 use super::view::View;
 
 /// The prefixes that subnets of a remote cluster must not overlap, and the overlay's netID.
@@ -93,9 +96,9 @@ pub struct Plan {
     pub refused: BTreeMap<String, String>,
     /// The fault of the overlay's netID.
     pub net_id_fault: Option<String>,
-    /// The kinds with more objects than the controller reads.
+    /// The kinds with more objects than the controller reads, and objects above a bound.
     pub size_fault: Option<String>,
-    /// Number of events of the objects that were left out.
+    /// Number of objects that were left out, or of their events.
     pub left_out: usize,
 }
 
@@ -110,6 +113,9 @@ impl Plan {
 pub fn mirrored_name(cluster: &str, name: &str) -> String {
     shortened(format!("{cluster}.{name}"))
 }
+
+/// Most octets of the reason for which a subnet is refused.
+const MAX_REFUSAL: usize = 1_000;
 
 /// The fix of overlapping prefixes.
 const FIX: &str = "choose another prefix in one of the clusters";
@@ -143,14 +149,16 @@ fn shortened(full: String) -> String {
 
 /// Plans the objects for a remote cluster.
 pub fn plan(cluster: &str, view: &View, local: &Local) -> Plan {
-    let mut plan = Plan { left_out: view.excess().map(|(.., left_out)| left_out).sum(), ..Plan::default() };
+    let mut plan = Plan { left_out: view.left_out(), ..Plan::default() };
+    let mut sizes = Vec::new();
     let kinds: Vec<String> = view.excess().map(|(kind, limit, _)| format!("{limit} {kind}")).collect();
     if !kinds.is_empty() {
-        plan.size_fault = Some(format!(
+        sizes.push(format!(
             "{cluster} has more than {}: the controller leaves out further objects: delete unused ones",
             kinds.join(" and ")
         ));
     }
+    sizes.extend(view.faults());
     let remote = view.overlay_net_id();
     if let (Some(own), Some(remote)) = (local.overlay_net_id, remote)
         && own != remote
@@ -165,7 +173,8 @@ pub fn plan(cluster: &str, view: &View, local: &Local) -> Plan {
         let prefix = match range.parse() {
             Ok(range) => range.cidr,
             Err(error) => {
-                plan.refused.insert(name.to_owned(), format!("spec.range: {error}"));
+                let refusal = format!("spec.range: {error}");
+                plan.refused.insert(name.to_owned(), kept::cut(&refusal, MAX_REFUSAL).to_owned());
                 continue;
             }
         };
@@ -196,23 +205,39 @@ pub fn plan(cluster: &str, view: &View, local: &Local) -> Plan {
         plan.subnets.insert(object, spec);
     }
     if plan.net_id_fault.is_none() {
-        plan_vteps(cluster, view, &accepted, &mut plan);
+        plan_vteps(cluster, view, &accepted, &mut plan, &mut sizes);
     }
     if view.has_services() && !local.is_unlisted {
         plan_slices(cluster, view, local, &prefixes, &mut plan);
     }
+    plan.size_fault = (!sizes.is_empty()).then(|| kept::join(&sizes, MAX_CONDITION));
     plan
 }
 
-fn plan_vteps(cluster: &str, view: &View, accepted: &BTreeSet<&str>, plan: &mut Plan) {
+fn plan_vteps(
+    cluster: &str,
+    view: &View,
+    accepted: &BTreeSet<&str>,
+    plan: &mut Plan,
+    sizes: &mut Vec<String>,
+) {
     for (node, vtep) in view.nodes().filter(|(node, vtep)| is_name(node) && !vtep.ip.is_empty()) {
+        let mut endpoints = view.endpoints(node, accepted);
+        if endpoints.len() > MAX_NODE_ENDPOINTS {
+            sizes.push(format!(
+                "node {node} has {} addresses of pods, and at most {MAX_NODE_ENDPOINTS} are mirrored: move pods to other nodes",
+                endpoints.len()
+            ));
+            plan.left_out += endpoints.len() - MAX_NODE_ENDPOINTS;
+            endpoints.truncate(MAX_NODE_ENDPOINTS);
+        }
         let spec = RemoteVtepSpec {
             cluster_name: cluster.to_owned(),
             node_name: node.to_owned(),
             ip: vtep.ip.clone(),
             mac: vtep.mac.clone(),
             local_ips: vtep.local_ips.clone(),
-            endpoint_ip_list: view.endpoints(node, accepted).iter().map(ToString::to_string).collect(),
+            endpoint_ip_list: endpoints.iter().map(ToString::to_string).collect(),
         };
         plan.vteps.insert(mirrored_name(cluster, node), spec);
     }
@@ -530,6 +555,19 @@ mod tests {
         assert_eq!(node.len(), LONGEST);
         assert_ne!(node, mirrored_name("east", &format!("{}m", "n".repeat(252))));
         assert_eq!(mirrored_name("east", "n1"), "east.n1");
+    }
+
+    #[test]
+    fn a_node_has_a_bounded_number_of_pods() {
+        let mut view = view();
+        for number in 0..6_000_u32 {
+            let address = std::net::Ipv4Addr::from(0x0a02_0100 + number);
+            view.apply(instance(&format!("{address}/16"), "o4", "n1"));
+        }
+        let found = plan("east", &view, &Local::default());
+        assert_eq!((found.endpoints(), found.left_out), (4_096, 6_002 - 4_096));
+        let text = found.size_fault.unwrap();
+        assert!(text.starts_with("node n1 has 6002 addresses of pods, and at most 4096"), "{text}");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use trunkline_api::kept;
 use trunkline_api::resources::{Condition, ConditionStatus, RemoteClusterState, RemoteClusterStatus};
 
 /// Types of conditions, as in hybridnet where it has them.
@@ -15,11 +16,15 @@ pub(super) mod condition {
     pub(crate) const OVERLAY_NET_ID: &str = "OverlayNetIDMatch";
     /// No subnet is refused.
     pub(crate) const SUBNETS: &str = "SubnetNonCross";
-    /// No kind has more objects than the controller reads. Not in hybridnet.
+    /// No kind has more objects than the controller reads, no object is above a bound, and the objects
+    /// change no faster than the controller writes. Not in hybridnet.
     pub(crate) const SIZE: &str = "SizeWithinLimits";
     /// Its Services and EndpointSlices are readable. Not in hybridnet.
     pub(crate) const GLOBAL_SERVICES: &str = "GlobalServices";
 }
+
+/// Most octets of the message of a condition. Texts of the remote API server may be a part of it.
+pub(super) const MAX_CONDITION: usize = 8 << 10;
 
 /// The result of a check.
 pub(super) type Check<'a> = (&'static str, Result<(), &'a str>);
@@ -51,7 +56,7 @@ pub(super) fn status(
             condition_type: (*kind).to_owned(),
             status,
             reason: if result.is_ok() { "CheckPass" } else { "CheckFail" }.to_owned(),
-            message: result.err().unwrap_or_default().to_owned(),
+            message: kept::cut(result.err().unwrap_or_default(), MAX_CONDITION).to_owned(),
             last_transition_time: since.unwrap_or_else(|| now.to_owned()),
             observed_generation: generation,
         };
