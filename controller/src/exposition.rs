@@ -58,6 +58,7 @@ fn write_state(page: &mut Exposition, state: &ControllerState) {
             ("refused", health.refused),
             ("refused_endpoints", health.refused_endpoints),
             ("left_out", health.left_out),
+            ("delayed", health.delayed),
         ] {
             page.put_count(m::REMOTE_MIRRORED, &[name, kind], count as u64);
         }

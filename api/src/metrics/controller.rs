@@ -38,7 +38,7 @@ catalogue! {
         REMOTE_AWAY = Gauge, Seconds, "trunkline_controller_remote_cluster_away_seconds" ["cluster"],
             "leader: the time for which it has not answered or has refused requests; 0 while it answers";
         REMOTE_MIRRORED = Gauge, Count, "trunkline_controller_remote_cluster_objects" ["cluster", "kind"],
-            "leader: mirrored `subnets`, `vteps` and `endpoint_slices` of a RemoteCluster, the `endpoints` behind its VTEPs, `refused` subnets, which overlap others or have the wrong netID, `refused_endpoints` of Services, with addresses outside of its mirrored subnets and nodes, and events of objects above the controller's limits (`left_out`)";
+            "leader: mirrored `subnets`, `vteps` and `endpoint_slices` of a RemoteCluster, the `endpoints` behind its VTEPs, `refused` subnets, which overlap others or have the wrong netID, `refused_endpoints` of Services, with addresses outside of its mirrored subnets and nodes, objects above the controller's limits, or their events (`left_out`), and objects whose writes wait (`delayed`)";
         QUEUE_DEPTH = Gauge, Count, "trunkline_controller_queue_depth" ["queue"], "leader: queued objects, by kind";
         QUEUE_FAILING = Gauge, Count, "trunkline_controller_queue_failing" ["queue"], "leader: objects with a failed last reconciliation";
         NETWORK_ADDRESSES = Gauge, Count, "trunkline_controller_network_addresses" ["network", "family", "state"],

@@ -7,11 +7,11 @@
 //!
 //! The task writes changes within `COALESCE` together, or within a longer time after a slow plan. It
 //! writes an object only if the object differs from its row, so a restart of the controller writes
-//! nothing.
+//! nothing. Writes, statuses and events have a pace ([`super::pace`]).
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::{OptionFuture, join_all};
@@ -22,16 +22,19 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
+use trunkline_api::kept;
 use trunkline_api::kube::Kind;
 use trunkline_api::names::{MULTICLUSTER_API_VERSION, label};
 use trunkline_api::resources::{
-    ConditionStatus, NetworkMode, RemoteClusterSpec, RemoteClusterState, RemoteEndpointSliceSpec,
-    RemoteSubnetSpec, RemoteVtepSpec,
+    ConditionStatus, NetworkMode, RemoteClusterSpec, RemoteClusterState, RemoteClusterStatus,
+    RemoteEndpointSliceSpec, RemoteSubnetSpec, RemoteVtepSpec,
 };
 use trunkline_daemon::errors::chain;
 
 use super::client::{PATIENCE, client, patience};
+use super::pace::{Pace, Wait};
 use super::plan::{Local, MirroredSubnet, Plan, plan};
+use super::report::{self, Reported};
 use super::rows::MirroredKind;
 use super::status::{self, Check, condition, failed, status};
 use super::view::{Limits, View};
@@ -55,6 +58,10 @@ pub(super) const RETRY: Duration = Duration::from_secs(5);
 const RELIST: Duration = Duration::from_secs(600);
 /// The longest value of a label, in characters.
 const LONGEST_LABEL: usize = 63;
+/// Most octets of the text of an event.
+const MAX_EVENT: usize = 1_000;
+/// Most octets of the UID of a Namespace.
+const MAX_UUID: usize = 63;
 /// The field manager of the mirrored objects.
 pub(super) const MANAGER: &str = "trunkline-controller";
 
@@ -65,7 +72,8 @@ pub(super) async fn run(
     context: Context,
     retention: Option<Duration>,
 ) {
-    let mirror = Mirror { name, row, context, retention, limits: Limits::default() };
+    let pace = Mutex::new(Pace::new(Instant::now()));
+    let mirror = Mirror { name, row, context, retention, limits: Limits::default(), pace };
     if let Some(fault) = name_fault(&mirror.name) {
         mirror.is_unusable(&fault).await;
         return std::future::pending().await;
@@ -110,6 +118,8 @@ struct Mirror {
     retention: Option<Duration>,
     /// The maximum number of objects of each kind.
     limits: Limits,
+    /// The pace of the writes, also over failures of the remote API server.
+    pace: Mutex<Pace>,
 }
 
 /// The deletion of all objects at the end of the retention.
@@ -140,13 +150,33 @@ impl Withdrawal {
     }
 }
 
-/// The faults that have an event.
-#[derive(Default)]
-struct Reported {
-    /// Refused subnets, with the reason.
-    subnets: BTreeMap<String, String>,
-    /// Kinds with too many objects.
-    size: Option<String>,
+/// The result of the writes of a plan.
+#[derive(Debug)]
+struct Written {
+    /// Whether all writes of mirrored objects succeeded.
+    done: bool,
+    /// Number of objects whose writes wait for the pace.
+    delayed: usize,
+    /// Whether the objects together change too fast.
+    is_too_fast: bool,
+    /// The time of the next write or report.
+    later: Option<Instant>,
+}
+
+impl Written {
+    fn new() -> Written {
+        Written { done: true, delayed: 0, is_too_fast: false, later: None }
+    }
+
+    fn wait_until(&mut self, at: Instant) {
+        self.later = Some(self.later.map_or(at, |later| later.min(at)));
+    }
+
+    fn wait(&mut self, wait: Wait) {
+        self.delayed += 1;
+        self.is_too_fast |= matches!(wait, Wait::Cluster(_));
+        self.wait_until(wait.until());
+    }
 }
 
 impl Mirror {
@@ -297,13 +327,16 @@ impl Mirror {
         let mut away_since = None;
         let mut withdrawal = Withdrawal::Pending;
         let mut due: Option<Instant> = None;
+        // The time of writes that wait for their pace.
+        let mut later: Option<Instant> = None;
         let mut pause = COALESCE;
         // The time of the next comparison of the UUID, after all watches answer.
         let mut verify: Option<Instant> = None;
         // The time of new lists, because a row that was left out has room now.
         let mut relist: Option<Instant> = None;
         loop {
-            let timer = OptionFuture::from(due.map(sleep_until));
+            let next = due.into_iter().chain(later).min();
+            let timer = OptionFuture::from(next.map(sleep_until));
             let verification = OptionFuture::from(verify.map(sleep_until));
             let listing = OptionFuture::from(relist.map(sleep_until));
             tokio::select! {
@@ -348,7 +381,7 @@ impl Mirror {
                     continue;
                 }
                 Some(()) = timer => {
-                    due = None;
+                    (due, later) = (None, None);
                     if away_since.is_some() {
                         continue;
                     }
@@ -360,9 +393,9 @@ impl Mirror {
                     let began = Instant::now();
                     let plan = plan(&self.name, &view, &self.local());
                     pause = pause_after(began.elapsed());
-                    if !self.write(&plan, identity, failures.forbidden(), &mut reported).await {
-                        due = Some(Instant::now() + RETRY);
-                    }
+                    let written = self.write(&plan, identity, failures.forbidden(), &mut reported).await;
+                    due = (!written.done).then(|| Instant::now() + RETRY);
+                    later = written.later.map(|at| at.max(Instant::now() + pause));
                     continue;
                 }
             }
@@ -408,59 +441,71 @@ impl Mirror {
         }
     }
 
-    /// Writes all differences, and the status. Returns whether all writes of mirrored objects
-    /// succeeded.
+    fn pace(&self) -> MutexGuard<'_, Pace> {
+        // A panic ends the process, so no task sees a partial change.
+        self.pace.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes all differences that are due, the events and the status.
     async fn write(
         &self,
         plan: &Plan,
         identity: &str,
         no_services: Option<&str>,
         reported: &mut Reported,
-    ) -> bool {
+    ) -> Written {
         self.set_health(None, Some(plan));
-        if let Some(fault) = plan.size_fault.as_ref().filter(|fault| reported.size.as_ref() != Some(fault)) {
-            self.warn(reason::REMOTE_CLUSTER, fault.clone());
-        }
-        reported.size.clone_from(&plan.size_fault);
-        for (name, refusal) in
-            plan.refused.iter().filter(|(name, why)| reported.subnets.get(*name) != Some(why))
-        {
-            self.warn(reason::REMOTE_SUBNET_REFUSED, format!("Subnet {name} is not mirrored: {refusal}"));
-        }
-        reported.subnets.clone_from(&plan.refused);
-        let done = self.write_all(plan).await;
-        let refused: Vec<String> =
-            plan.refused.iter().map(|(name, why)| format!("Subnet {name}: {why}")).collect();
-        let refused = refused.join("; ");
+        self.pace().sweep(Instant::now());
+        let mut written = self.write_all(plan).await;
+        self.set_delayed(written.delayed);
+        let refused = report::refused(plan);
+        let size = report::size(plan, written.is_too_fast);
         let check = |text: &'_ str| if text.is_empty() { Ok(()) } else { Err(text.to_owned()) };
         let (net_id, subnets) = (check(plan.net_id_fault.as_deref().unwrap_or_default()), check(&refused));
-        let size = check(plan.size_fault.as_deref().unwrap_or_default());
-        let is_ready = net_id.is_ok() && subnets.is_ok() && size.is_ok();
+        let is_ready = net_id.is_ok() && subnets.is_ok() && size.is_none();
         let checks = [
             (condition::HEALTHZ, Ok(())),
             (condition::UUID, Ok(())),
             (condition::OVERLAY_NET_ID, net_id.as_ref().map(drop).map_err(String::as_str)),
             (condition::SUBNETS, subnets.as_ref().map(drop).map_err(String::as_str)),
-            (condition::SIZE, size.as_ref().map(drop).map_err(String::as_str)),
+            (condition::SIZE, size.as_deref().map_or(Ok(()), Err)),
             (condition::GLOBAL_SERVICES, no_services.map_or(Ok(()), Err)),
         ];
         let state = if is_ready { RemoteClusterState::Ready } else { RemoteClusterState::NotReady };
-        self.report(state, Some(identity.to_owned()), &checks).await;
-        done
-    }
-
-    /// Writes all differences. The routes precede the endpoints, and stay until these are gone.
-    /// Returns whether all writes succeeded.
-    async fn write_all(&self, plan: &Plan) -> bool {
-        let mut done = self.put_kind(&plan.subnets).await & self.put_kind(&plan.vteps).await;
-        if let Some(slices) = &plan.slices {
-            done &= self.put_kind(slices).await & self.delete_others(slices).await;
+        let events = reported.events(plan, size.as_deref());
+        let status = self.changed_status(state, Some(identity.to_owned()), &checks);
+        if events.is_empty() && status.is_none() {
+            return written;
         }
-        done & self.delete_others(&plan.vteps).await & self.delete_others(&plan.subnets).await
+        let is_due = self.pace().report(Instant::now());
+        if let Err(at) = is_due {
+            written.wait_until(at);
+            return written;
+        }
+        events.into_iter().for_each(|(reason, text)| self.warn(reason, text));
+        reported.remember(plan, size.as_deref());
+        if let Some(status) = status {
+            self.write_status(&status).await;
+        }
+        written
     }
 
-    /// Writes the objects of one kind that differ from their rows.
-    async fn put_kind<S: MirroredKind>(&self, wanted: &BTreeMap<String, S>) -> bool {
+    /// Writes all differences that are due. The routes precede the endpoints, and stay until these are
+    /// gone.
+    async fn write_all(&self, plan: &Plan) -> Written {
+        let mut written = Written::new();
+        self.put_kind(&plan.subnets, &mut written).await;
+        self.put_kind(&plan.vteps, &mut written).await;
+        if let Some(slices) = &plan.slices {
+            self.put_kind(slices, &mut written).await;
+            written.done &= self.delete_others(slices).await;
+        }
+        written.done &= self.delete_others(&plan.vteps).await & self.delete_others(&plan.subnets).await;
+        written
+    }
+
+    /// Writes the objects of one kind that differ from their rows, and are due.
+    async fn put_kind<S: MirroredKind>(&self, wanted: &BTreeMap<String, S>, written: &mut Written) {
         let writes: Vec<(&String, &S)> = {
             let mut state = self.context.shared.lock();
             let rows = S::table(&mut state);
@@ -472,15 +517,22 @@ impl Mirror {
             };
             wanted.iter().filter(|(name, spec)| !is_known(name, spec)).collect()
         };
-        let mut done = true;
-        for some in writes.chunks(WRITES) {
-            let mut written = Vec::new();
-            for &(name, spec) in some {
-                written.push(self.put(name, spec));
+        let now = Instant::now();
+        let mut due = Vec::new();
+        for (name, spec) in writes {
+            let octets = || serde_json::to_vec(spec).map_or(0, |text| text.len());
+            match self.pace().admit((S::KIND, name.clone()), octets, now) {
+                Ok(()) => due.push((name, spec)),
+                Err(wait) => written.wait(wait),
             }
-            done &= join_all(written).await.into_iter().all(|done| done);
         }
-        done
+        for some in due.chunks(WRITES) {
+            let mut writes = Vec::new();
+            for &(name, spec) in some {
+                writes.push(self.put(name, spec));
+            }
+            written.done &= join_all(writes).await.into_iter().all(|done| done);
+        }
     }
 
     /// Deletes the objects of one kind that are not wanted.
@@ -533,7 +585,7 @@ impl Mirror {
     /// Deletes all objects of the cluster. Returns whether all writes succeeded.
     async fn remove_all(&self) -> bool {
         let slices = Some(BTreeMap::new());
-        self.write_all(&Plan { slices, ..Plan::default() }).await
+        self.write_all(&Plan { slices, ..Plan::default() }).await.done
     }
 
     fn refuse(&self, is_refused: bool) {
@@ -556,16 +608,34 @@ impl Mirror {
         }
     }
 
+    fn set_delayed(&self, delayed: usize) {
+        let mut state = self.context.shared.lock();
+        state.remote.health.entry(Arc::clone(&self.name)).or_default().delayed = delayed;
+    }
+
     fn about(&self) -> ObjectReference {
         reference(RemoteClusterSpec::KIND, MULTICLUSTER_API_VERSION, None, &self.name, &self.row.uid)
     }
 
     fn warn(&self, reason: &'static str, text: String) {
+        let text = kept::cut(&text, MAX_EVENT).to_owned();
         self.context.events.warning(self.about(), reason, text);
     }
 
     /// Writes the status, if it differs.
     async fn report(&self, state: RemoteClusterState, uuid: Option<String>, checks: &[Check<'_>]) {
+        if let Some(status) = self.changed_status(state, uuid, checks) {
+            self.write_status(&status).await;
+        }
+    }
+
+    /// The status, if it differs.
+    fn changed_status(
+        &self,
+        state: RemoteClusterState,
+        uuid: Option<String>,
+        checks: &[Check<'_>],
+    ) -> Option<RemoteClusterStatus> {
         let (known, generation) = {
             let state = self.context.shared.lock();
             let row = state.remote.clusters.get(&self.name);
@@ -573,9 +643,10 @@ impl Mirror {
         };
         let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let status = status(&known, state, uuid, checks, generation, &now);
-        if status == known {
-            return;
-        }
+        (status != known).then_some(status)
+    }
+
+    async fn write_status(&self, status: &RemoteClusterStatus) {
         let api: Api<trunkline_api::kube::Object<RemoteClusterSpec>> = Api::all(self.context.client.clone());
         let patch = Patch::Merge(json!({"metadata": {"uid": &*self.row.uid}, "status": status}));
         let answer = self.context.write(api.patch_status(&self.name, &PatchParams::default(), &patch)).await;
@@ -591,7 +662,9 @@ async fn uuid(client: &Client, patience: Duration) -> Result<String, String> {
     match timeout(patience, api.list(&named)).await {
         Ok(Ok(list)) => {
             let uid = list.items.first().and_then(ResourceExt::uid);
-            uid.ok_or_else(|| "there is no Namespace kube-system".to_owned())
+            let uid = uid.ok_or_else(|| "there is no Namespace kube-system".to_owned())?;
+            let is_real = uid.len() <= MAX_UUID;
+            is_real.then_some(uid).ok_or_else(|| format!("the UID of kube-system has over {MAX_UUID} octets"))
         }
         Ok(Err(error)) => Err(chain(&error).to_string()),
         Err(_) => Err(format!("no answer within {patience:?}")),

@@ -53,8 +53,8 @@ fn mirror(status: u16) -> (Mirror, Sent) {
         spec: Err(String::new()),
         status: RemoteClusterStatus::default(),
     };
-    let limits = Limits::default();
-    (Mirror { name: "west".into(), row: Arc::new(row), context, retention: None, limits }, sent)
+    let (limits, pace) = (Limits::default(), Mutex::new(Pace::new(Instant::now())));
+    (Mirror { name: "west".into(), row: Arc::new(row), context, retention: None, limits, pace }, sent)
 }
 
 /// An API server of a cluster with the UUID `u` and these NodeInfos. The watch reports that the first
@@ -214,4 +214,38 @@ async fn failed_deletions_are_reported() {
     assert!(deletions >= 3, "{deletions}");
     let orphans = orphans(&mut mirror.context.shared.lock());
     assert!(!orphans.is_empty() && !delete(&mirror.context, orphans).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn objects_that_alternate_are_written_at_the_pace() {
+    let (mirror, sent) = mirror(200);
+    let mut reported = Reported::default();
+    let plan_with = |number: u32| {
+        let vtep = |node: u32| {
+            let address = std::net::Ipv4Addr::from(0x0a00_0000 + number).to_string();
+            let vtep =
+                json!({"clusterName": "west", "nodeName": "n", "ip": "192.0.2.1", "localIPs": [address]});
+            (format!("west.n{node}"), serde_json::from_value(vtep).unwrap())
+        };
+        let refused = (0..100).map(|subnet| (format!("s{subnet}"), format!("reason {number}"))).collect();
+        Plan { vteps: (0..10).map(vtep).collect(), refused, ..Plan::default() }
+    };
+    // For 100 s, all nodes and all reasons change in each 50 ms.
+    for number in 0..2_000 {
+        let written = mirror.write(&plan_with(number), "u", None, &mut reported).await;
+        assert!(!written.is_too_fast);
+        sleep(COALESCE).await;
+    }
+    let count = |at: &str| sent.lock().unwrap().iter().filter(|(_, name, _)| name == at).count();
+    // 20 at once, and then one in 3 s.
+    assert!((50..=54).contains(&count("west.n1")), "{}", count("west.n1"));
+    assert!((19..=21).contains(&count("status")), "{}", count("status"));
+    // The last change is written, too.
+    let waiting = mirror.write(&plan_with(2_000), "u", None, &mut reported).await;
+    assert!(
+        waiting.delayed == 10
+            && waiting.later.is_some_and(|at| at <= Instant::now() + Duration::from_secs(5))
+    );
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!(mirror.write(&plan_with(2_000), "u", None, &mut reported).await.delayed, 0);
 }

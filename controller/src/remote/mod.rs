@@ -15,7 +15,7 @@
 //!
 //! **A remote cluster** can only add prefixes that overlap neither a Subnet of this cluster nor one
 //! of a third cluster ([`plan`]). It gets no right in this cluster. Its objects have bounds
-//! ([`bounds`]).
+//! ([`bounds`]), and the writes for it have a pace ([`pace`]).
 
 mod affinity;
 pub mod bounds;
@@ -23,7 +23,9 @@ mod client;
 mod due;
 pub mod global;
 pub mod mirror;
+pub mod pace;
 pub mod plan;
+mod report;
 mod rows;
 pub mod slices;
 mod status;
@@ -186,6 +188,8 @@ pub struct Health {
     pub refused_endpoints: usize,
     /// Number of its objects above the limits, or of their events.
     pub left_out: usize,
+    /// Number of its mirrored objects that wait for the pace of writes.
+    pub delayed: usize,
 }
 
 /// A task that is aborted with its handle.

@@ -78,11 +78,11 @@ pub(super) fn dashboard() -> Dashboard {
                         "The time for which each remote API server has not answered or has refused requests; 0 while it answers. After --remote-retention the controller deletes the cluster's RemoteSubnets and RemoteVteps.")
                         .bad(Bounds::Above(300.0)).alert("TrunklineRemoteClusterUnreachable").width(6),
                     Panel::new(Series, "Mirrored objects", "short", "node",
-                        &[("max by (cluster, kind) (trunkline_controller_remote_cluster_objects{kind!~\"refused.*|left_out\"})", "{{cluster}} {{kind}}")],
+                        &[("max by (cluster, kind) (trunkline_controller_remote_cluster_objects{kind!~\"refused.*|left_out|delayed\"})", "{{cluster}} {{kind}}")],
                         "RemoteSubnets, RemoteVteps and RemoteEndpointSlices of each remote cluster, and the addresses of pods behind its VTEPs.")
                         .alert("TrunklineRemoteClusterIgnored").width(6),
                     Panel::new(Series, "Refused parts", "short", "node",
-                        &[("max by (cluster, kind) (trunkline_controller_remote_cluster_objects{kind=~\"refused.*|left_out\"})", "{{cluster}} {{kind}}")],
+                        &[("max by (cluster, kind) (trunkline_controller_remote_cluster_objects{kind=~\"refused.*|left_out|delayed\"})", "{{cluster}} {{kind}}")],
                         "Subnets of each remote cluster that overlap others, and endpoints of its Services with addresses outside of its mirrored Subnets and nodes, and objects above the controller's limits. The controller mirrors none of them.")
                         .bad(Bounds::Above(1.0)).alert("TrunklineRemoteClusterIgnored").width(6),
                 ],
