@@ -42,6 +42,9 @@ const SERVICE_ADDRESS: &str = "ServiceAddress";
 const SERVICE_ADVERTISEMENT: &str = "ServiceAdvertisement";
 const ANYCAST_ADDRESS: &str = "AnycastAddress";
 const AGENT_SETTINGS: &str = "AgentSettings";
+const REMOTE_SUBNET: &str = "RemoteSubnet";
+const REMOTE_VTEP: &str = "RemoteVtep";
+const REMOTE_ENDPOINT_SLICE: &str = "RemoteEndpointSlice";
 const PEER: &str = "spec.config.bgpPeers[]";
 
 /// Every label selector of the own kinds.
@@ -840,6 +843,39 @@ pub(super) fn bounds() -> Vec<Bound> {
         ("spec.vtepInfo.localIPs", list(4096, 45)),
         ("spec.config.podCIDRs", list(65536, 49)),
     ];
+    // The controller leaves out objects of a remote cluster above these bounds (`remote/bounds.rs`).
+    let remote_subnet = [
+        ("spec.clusterName", text(253)),
+        ("spec.range.cidr", prefix()),
+        ("spec.range.start", address()),
+        ("spec.range.end", address()),
+        ("spec.range.gateway", address()),
+        ("spec.range.reservedIPs", list(65536, 45)),
+        ("spec.range.excludeIPs", list(65536, 45)),
+    ];
+    let remote_vtep = [
+        ("spec.clusterName", text(253)),
+        ("spec.nodeName", text(253)),
+        ("spec.ip", address()),
+        ("spec.mac", text(17)),
+        ("spec.localIPs", list(64, 45)),
+        ("spec.endpointIPList", list(4096, 45)),
+    ];
+    let remote_endpoint_slice = [
+        ("spec.remoteService.cluster", text(253)),
+        ("spec.remoteService.name", text(253)),
+        ("spec.remoteService.namespace", text(253)),
+        ("spec.addressType", text(253)),
+        ("spec.endpoints", json!({"maxItems": 1000})),
+        ("spec.endpoints[].addresses", list(100, 45)),
+        ("spec.endpoints[].hostname", text(253)),
+        ("spec.endpoints[].nodeName", text(253)),
+        ("spec.endpoints[].zone", text(253)),
+        ("spec.ports", json!({"maxItems": 20000})),
+        ("spec.ports[].name", text(253)),
+        ("spec.ports[].protocol", text(253)),
+        ("spec.ports[].appProtocol", text(253)),
+    ];
     let list_of = |most: u32, each: Value| json!({"maxItems": most, "items": each});
     let blocks = |most: u32| list(most, 91);
     let service_pool = [
@@ -923,6 +959,9 @@ pub(super) fn bounds() -> Vec<Bound> {
     bounds.extend(of(SUBNET, subnet));
     bounds.extend(of(IP_INSTANCE, ip_instance));
     bounds.extend(of(NODE_INFO, node_info));
+    bounds.extend(of(REMOTE_SUBNET, remote_subnet));
+    bounds.extend(of(REMOTE_VTEP, remote_vtep));
+    bounds.extend(of(REMOTE_ENDPOINT_SLICE, remote_endpoint_slice));
     bounds.extend(of(SERVICE_POOL, service_pool));
     bounds.extend(of(SERVICE_ADDRESS, service_address));
     bounds.extend(of(SERVICE_ADVERTISEMENT, service_advertisement));
