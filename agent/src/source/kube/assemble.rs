@@ -27,8 +27,9 @@ use trunkline_api::resources::{
     AgentSettings, AnycastAddress, BgpPeer, Network, NodeInfo, ObjectMeta, Secret, SecretKeyRef,
     ServiceAdvertisement, ServicePool, Subnet,
 };
-use trunkline_api::validate::{self, Fault, ObjectSource};
+use trunkline_api::validate::{self, Fault};
 
+use super::alone::{bare, each_valid};
 use crate::plan::intent::{OverlayPods, ServiceObjects, Snapshot};
 use crate::plan::remote::RemoteObjects;
 
@@ -242,99 +243,6 @@ fn services(
     result
 }
 
-/// A kind whose objects are checked one by one.
-trait CheckedAlone: Clone + PartialEq {
-    fn metadata(&mut self) -> &mut ObjectMeta;
-
-    /// Removes the part that other programs write often.
-    fn remove_status(&mut self);
-
-    /// The faults of the object.
-    fn faults(&self) -> Vec<Fault>;
-}
-
-impl CheckedAlone for ServicePool {
-    fn metadata(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-
-    fn remove_status(&mut self) {
-        self.status = None;
-    }
-
-    fn faults(&self) -> Vec<Fault> {
-        validate::validate_service_pool(self).err().unwrap_or_default()
-    }
-}
-
-impl CheckedAlone for ServiceAdvertisement {
-    fn metadata(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-
-    fn remove_status(&mut self) {
-        self.status = None;
-    }
-
-    fn faults(&self) -> Vec<Fault> {
-        validate::validate_service_advertisement(self).err().unwrap_or_default()
-    }
-}
-
-impl CheckedAlone for AnycastAddress {
-    fn metadata(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-
-    fn remove_status(&mut self) {}
-
-    fn faults(&self) -> Vec<Fault> {
-        validate::validate_anycast(self, ObjectSource::ApiServer).err().unwrap_or_default()
-    }
-}
-
-impl CheckedAlone for AgentSettings {
-    fn metadata(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-
-    fn remove_status(&mut self) {}
-
-    fn faults(&self) -> Vec<Fault> {
-        validate::validate_agent_settings(self).err().unwrap_or_default()
-    }
-}
-
-/// The valid objects of a kind by name. In place of an object with a fault, its version in force.
-fn each_valid<T: CheckedAlone>(
-    kind: &'static str,
-    objects: &Objects,
-    wanted: &BTreeMap<String, T>,
-    running: &[T],
-    faults: &mut BTreeSet<String>,
-) -> Vec<T> {
-    let running: BTreeMap<String, T> =
-        running.iter().map(|one| (one.clone().metadata().name.clone(), one.clone())).collect();
-    let unreadable = objects.unreadable.keys().filter(|(of, _)| *of == kind).map(|(_, name)| name);
-    let names: BTreeSet<&String> = wanted.keys().chain(unreadable).collect();
-    let served = names.into_iter().filter_map(|name| {
-        let before = running.get(name);
-        let mut object = match wanted.get(name) {
-            Some(object) if !objects.unreadable.contains_key(&(kind, name.clone())) => object.clone(),
-            _ => return before.cloned(),
-        };
-        *object.metadata() = bare(object.metadata());
-        object.remove_status();
-        if before == Some(&object) {
-            return Some(object);
-        }
-        let found = object.faults();
-        faults.extend(found.iter().map(ToString::to_string));
-        if found.is_empty() { Some(object) } else { before.cloned() }
-    });
-    served.collect()
-}
-
 impl Candidate {
     /// The kinds that are checked together.
     const KINDS: [&str; 3] = ["Network", "Subnet", "NodeInfo"];
@@ -539,11 +447,6 @@ fn key(named: &SecretKeyRef, objects: &Objects, namespace: &str) -> Result<Secre
         length if length > BgpPeer::MAX_PASSWORD => Err(PasswordError::TooLong { secret, key, length }),
         _ => Ok(Secret::new(text)),
     }
-}
-
-/// The compared fields of an object: its status and other writers' labels do not count.
-fn bare(meta: &ObjectMeta) -> ObjectMeta {
-    ObjectMeta { name: meta.name.clone(), ..ObjectMeta::default() }
 }
 
 fn bare_network(network: &Network) -> Network {

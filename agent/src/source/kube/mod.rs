@@ -43,6 +43,7 @@
 //! and all Namespaces and pods while there is a policy. When sessions change, there is an apply of the
 //! NodeInfo's status, and when advertised service addresses change, of the NodeServices' status.
 
+mod alone;
 pub mod assemble;
 pub mod cache;
 pub mod cluster;
