@@ -8,7 +8,7 @@
 //!
 //! | claim | ignored if |
 //! |---|---|
-//! | `ip` | it is no unicast address, an address of this node, the gateway of a Subnet or of this host's default route, or the VTEP of an older NodeInfo; pods or Services can have it; it is outside of `nodeAddressCIDRs` |
+//! | `ip` | it is no unicast address, an address of this node, the gateway of a Subnet or of this host's default route, or the VTEP of an older NodeInfo; pods or Services can have it; it is in an overlay Subnet's prefix, or outside of `nodeAddressCIDRs`; no tunnel of this node reaches its family |
 //! | `mac` | it belongs to this node or to an older NodeInfo |
 //! | entry of `localIPs` | as for `ip`; also a BGP peer; without `nodeAddressCIDRs`: it is in no connected prefix of this node's uplinks |
 //!
@@ -16,13 +16,14 @@
 //! tunnel's packets. So without `nodeAddressCIDRs` it may be in any prefix, because nodes of other
 //! racks are in other prefixes, and it may be a BGP peer, because a route reflector can be a node.
 //! An ignored `ip` or `mac` leaves out the node, an ignored entry of `localIPs` only this address.
-//! Older NodeInfos have precedence, and `ip` before `localIPs`.
+//! Older NodeInfos have precedence, and `ip` before `localIPs`. No node can write the age, and no
+//! other rule compares two NodeInfos.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use trunkline_api::resources::{AddressBlock, NodeInfo, Vtep, parse_address};
+use trunkline_api::resources::{AddressBlock, NetworkMode, NodeInfo, Vtep, parse_address};
 use trunkline_datapath::mac::show_mac;
 
 use super::remote::{PodRange, is_unicast};
@@ -83,6 +84,14 @@ enum ClaimFault {
          agent.yaml if it is the node's"
     )]
     NotConnected(IpAddr),
+    #[error(
+        "{address} is in {prefix} of {owner}, which is inside the tunnels: write an address of the node's links"
+    )]
+    Overlay { address: IpAddr, prefix: IpNet, owner: String },
+    #[error(
+        "{address} cannot be reached from {own}, this node's VTEP: write addresses of one family for all nodes"
+    )]
+    Family { address: IpAddr, own: IpAddr },
     #[error("{mac} belongs to {owner}: write a MAC that no other VTEP has")]
     Mac { mac: String, owner: String },
 }
@@ -91,7 +100,11 @@ enum ClaimFault {
 struct Facts<'a> {
     /// `nodeAddressCIDRs`; empty: not configured.
     limits: &'a [IpNet],
+    /// The address of this node's tunnels, if it has any.
+    local: Option<IpAddr>,
     connected: Vec<IpNet>,
+    /// Prefixes of overlay Subnets.
+    overlays: Vec<(IpNet, String)>,
     gateways: BTreeMap<IpAddr, String>,
     peers: BTreeMap<IpAddr, String>,
     pods: Vec<(PodRange, String)>,
@@ -111,7 +124,9 @@ pub(super) fn accept(intent: &Intent, host: &Host) -> AcceptedNodes {
     if nodes.is_empty() {
         return accepted;
     }
-    nodes.sort_by_key(|(node, _)| (&node.metadata.creation_timestamp, node.name()));
+    // A version from the cache of an older agent has no time: it has precedence over none.
+    let created = |node: &NodeInfo| node.metadata.creation_timestamp.clone();
+    nodes.sort_by_cached_key(|(node, _)| (created(node).is_none(), created(node), node.name().to_owned()));
     let mut facts = Facts::of(intent, host);
     nodes.retain(|(node, vtep)| match facts.claim_vtep(vtep, node.name()) {
         Ok(()) => true,
@@ -158,7 +173,9 @@ impl<'a> Facts<'a> {
     fn of(intent: &'a Intent, host: &Host) -> Facts<'a> {
         let mut facts = Facts {
             limits: &intent.tunnels.node_prefixes,
+            local: vxlan::local(intent, host),
             connected: connected(intent, host),
+            overlays: Vec::new(),
             gateways: BTreeMap::new(),
             peers: BTreeMap::new(),
             pods: Vec::new(),
@@ -175,8 +192,15 @@ impl<'a> Facts<'a> {
             let peers = network.peers().iter().filter_map(|peer| parse_address(&peer.address).ok());
             facts.peers.extend(peers.map(|peer| (peer, owner.clone())));
         }
+        let is_overlay = |name: &str| {
+            let network = intent.networks.iter().find(|network| network.name() == name);
+            network.is_some_and(|network| network.mode() == NetworkMode::VXLAN)
+        };
         for subnet in &intent.subnets {
             let Ok(range) = subnet.spec.range.parse() else { continue };
+            if is_overlay(&subnet.spec.network) {
+                facts.overlays.push((range.cidr, format!("Subnet {}", subnet.name())));
+            }
             let owner = format!("the gateway of Subnet {}", subnet.name());
             facts.gateways.extend(range.gateway.map(|gateway| (gateway, owner)));
             let pods = PodRange::of_this_cluster(subnet, intent);
@@ -208,6 +232,9 @@ impl<'a> Facts<'a> {
     }
 
     fn claim_vtep(&mut self, vtep: &Vtep, node: &str) -> Result<(), (&'static str, ClaimFault)> {
+        if let Some(own) = self.local.filter(|own| own.is_ipv4() != vtep.ip.is_ipv4()) {
+            return Err(("ip", ClaimFault::Family { address: vtep.ip, own }));
+        }
         self.check(vtep.ip).map_err(|fault| ("ip", fault))?;
         if let Some(other) = self.macs.get(&vtep.mac) {
             return Err(("mac", ClaimFault::Mac { mac: show_mac(&vtep.mac), owner: other.clone() }));
@@ -238,6 +265,9 @@ impl<'a> Facts<'a> {
         }
         if let Some(owner) = self.gateways.get(&address) {
             return Err(ClaimFault::Router { address, owner: owner.clone() });
+        }
+        if let Some((prefix, owner)) = self.overlays.iter().find(|(prefix, _)| prefix.contains(&address)) {
+            return Err(ClaimFault::Overlay { address, prefix: *prefix, owner: owner.clone() });
         }
         let subnet = self.pods.iter().find(|(pods, _)| pods.holds(address)).map(|(_, owner)| owner);
         let block = self.blocks.iter().find(|(block, _)| block.contains(address)).map(|(_, owner)| owner);

@@ -34,7 +34,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Subnets, Ipv6Subnets};
-use trunkline_api::resources::{Network, ParsedRange, Vtep};
+use trunkline_api::resources::{Network, NetworkMode, ParsedRange, Vtep};
 use trunkline_datapath::family::IpFamily;
 use trunkline_datapath::naming::ALIAS_PREFIX;
 use trunkline_datapath::plan::{
@@ -241,6 +241,14 @@ fn end<'a>(intent: &Intent, host: &'a Host) -> Result<(Vtep, &'a Link), EndError
 /// The link of the tunnels.
 pub(super) fn carrier<'a>(intent: &Intent, host: &'a Host) -> Option<&'a Link> {
     end(intent, host).ok().map(|(_, link)| link)
+}
+
+/// The address of this node's tunnels; none without an overlay.
+pub(super) fn local(intent: &Intent, host: &Host) -> Option<IpAddr> {
+    let mut here = intent.networks.iter().filter(|network| network.selects(&intent.node.labels));
+    here.any(|network| network.mode() == NetworkMode::VXLAN)
+        .then(|| end(intent, host).ok())?
+        .map(|(vtep, _)| vtep.ip)
 }
 
 fn is_global(address: &IpAddr) -> bool {

@@ -6,9 +6,9 @@
 //! ([`unsupported_subnet`]): the file loads, and the agent refuses that subnet by name. The API
 //! server refuses such a field in a new object, or a change of it (`kube/rules.rs`).
 //!
-//! There are seven checks of hybridnet's kinds. Three are for a set of resources: alone ([`validate`]), on a node with
+//! There are eight checks of hybridnet's kinds. Three are for a set of resources: alone ([`validate`]), on a node with
 //! given labels ([`validate_for_node`]), and on all nodes of a cluster ([`validate_memberships`]).
-//! The others are for NodeInfos ([`validate_nodes`]), for prefixes of dynamic neighbours that
+//! The others are for NodeInfos ([`validate_nodes`], and alone [`validate_node`]), for prefixes of dynamic neighbours that
 //! overlap a Subnet ([`neighbour_overlaps`]), for the replacement of an old set by a new one
 //! ([`validate_change`]), and for unsupported fields.
 //!
@@ -95,6 +95,12 @@ pub fn validate_nodes(
     names("NodeInfo", nodes.iter().map(NodeInfo::name), &mut found);
     node::check_all(nodes, networks, subnets, &mut found);
     or_faults(found)
+}
+
+/// Checks a NodeInfo alone. In an API server each node writes its own NodeInfo, so a contradiction
+/// between two of them must harm neither as a whole: each agent decides about each address.
+pub fn validate_node(node: &NodeInfo) -> Result<(), Vec<Fault>> {
+    alone("NodeInfo", node.name(), |faults| node::check(node, faults))
 }
 
 /// Checks whether these resources may replace the old ones. New and deleted resources are not

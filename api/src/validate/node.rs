@@ -38,6 +38,20 @@ pub(super) fn check_all(
     }
 }
 
+/// The rules that need no other resource.
+pub(super) fn check(node: &NodeInfo, faults: &mut Faults<'_>) {
+    check_vtep(node, &[], faults);
+    for (index, text) in pod_cidrs(node).iter().enumerate() {
+        if let Err(message) = read_block(text) {
+            faults.add(format!("spec.config.podCIDRs[{index}]"), message);
+        }
+    }
+}
+
+fn pod_cidrs(node: &NodeInfo) -> &[String] {
+    node.spec.config.as_ref().map_or(&[], |config| &config.pod_cidrs)
+}
+
 fn check_vtep(node: &NodeInfo, overlay: &[(&Subnet, IpNet)], faults: &mut Faults<'_>) {
     let Some(info) = &node.spec.vtep_info else { return };
     let mut address = |field: &str, text: &str| match parse_address(text) {
@@ -120,24 +134,29 @@ fn check_unique(vtep: &Vtep, placed: &[(&NodeInfo, Option<Vtep>)], faults: &mut 
     }
 }
 
+/// A block, or the fault and the fix.
+fn read_block(text: &str) -> Result<IpNet, String> {
+    let block: IpNet =
+        text.parse().map_err(|_| format!("`{text}` is not a prefix: write one such as 10.200.1.0/24"))?;
+    if is_canonical(text) { Ok(block) } else { Err(format!("{text} has host bits: write {}", block.trunc())) }
+}
+
 fn check_blocks(
     node: &NodeInfo,
     subnets: &[(&Subnet, IpNet)],
     taken: &[(&NodeInfo, IpNet)],
     faults: &mut Faults<'_>,
 ) {
-    let texts = node.spec.config.as_ref().map_or(&[][..], |config| &config.pod_cidrs);
     let mut own: Vec<(usize, IpNet)> = Vec::new();
-    for (index, text) in texts.iter().enumerate() {
+    for (index, text) in pod_cidrs(node).iter().enumerate() {
         let field = format!("spec.config.podCIDRs[{index}]");
-        let Ok(block) = text.parse::<IpNet>() else {
-            faults.add(field, format!("`{text}` is not a prefix: write one such as 10.200.1.0/24"));
-            continue;
+        let block = match read_block(text) {
+            Ok(block) => block,
+            Err(message) => {
+                faults.add(field, message);
+                continue;
+            }
         };
-        if !is_canonical(text) {
-            faults.add(field, format!("{text} has host bits: write {}", block.trunc()));
-            continue;
-        }
         let Some((subnet, prefix)) = subnets.iter().find(|(_, prefix)| prefix.contains(&block)) else {
             faults.add(field, format!("{block} is in no Subnet: write a block of one, or add the Subnet"));
             continue;

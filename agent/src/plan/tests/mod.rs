@@ -12,6 +12,7 @@ use super::*;
 
 mod alternate;
 mod anycast;
+mod cluster_nodes;
 mod hairpin;
 mod join;
 mod migration;

@@ -7,7 +7,7 @@ use super::*;
 use crate::plan::node_claims::accept;
 
 /// A NodeInfo; `created` orders them.
-fn node(name: &str, created: &str, ip: &str, mac: &str, local: &[&str]) -> NodeInfo {
+pub(super) fn node(name: &str, created: &str, ip: &str, mac: &str, local: &[&str]) -> NodeInfo {
     serde_json::from_value(json!({
         "apiVersion": "networking.alibaba.com/v1", "kind": "NodeInfo",
         "metadata": {"name": name, "creationTimestamp": created},
@@ -18,7 +18,7 @@ fn node(name: &str, created: &str, ip: &str, mac: &str, local: &[&str]) -> NodeI
 
 /// A node in the prefix 10.1.0.0/24 with the router 10.1.0.1, and a cluster with pools of every
 /// kind.
-fn cluster() -> (Intent, Host) {
+pub(super) fn cluster() -> (Intent, Host) {
     let mut intent = usual();
     intent.in_cluster = true;
     intent.networks = vec![

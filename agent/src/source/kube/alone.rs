@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use trunkline_api::resources::{
-    AgentSettings, AnycastAddress, ObjectMeta, ServiceAdvertisement, ServicePool,
+    AgentSettings, AnycastAddress, NodeInfo, ObjectMeta, ServiceAdvertisement, ServicePool,
 };
 use trunkline_api::validate::{self, Fault, ObjectSource};
 
@@ -18,6 +18,30 @@ pub(super) trait CheckedAlone: Clone + PartialEq {
 
     /// The faults of the object.
     fn faults(&self) -> Vec<Fault>;
+
+    /// The compared fields of the metadata.
+    fn compared(meta: &ObjectMeta) -> ObjectMeta {
+        bare(meta)
+    }
+}
+
+impl CheckedAlone for NodeInfo {
+    fn metadata(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+
+    fn remove_status(&mut self) {
+        self.status = None;
+    }
+
+    fn faults(&self) -> Vec<Fault> {
+        validate::validate_node(self).err().unwrap_or_default()
+    }
+
+    /// The planner prefers the claims of older NodeInfos. No node can write the time.
+    fn compared(meta: &ObjectMeta) -> ObjectMeta {
+        ObjectMeta { creation_timestamp: meta.creation_timestamp.clone(), ..bare(meta) }
+    }
 }
 
 impl CheckedAlone for ServicePool {
@@ -90,7 +114,7 @@ pub(super) fn each_valid<T: CheckedAlone>(
             Some(object) if !objects.unreadable.contains_key(&(kind, name.clone())) => object.clone(),
             _ => return before.cloned(),
         };
-        *object.metadata() = bare(object.metadata());
+        *object.metadata() = T::compared(object.metadata());
         object.remove_status();
         if before == Some(&object) {
             return Some(object);

@@ -12,6 +12,9 @@
 //! - If two objects contradict each other, the later one is at fault.
 //! - Objects of remote clusters are checked by the planner ([`crate::plan::remote`]). Until their
 //!   kinds have been listed, the versions in force stay.
+//! - A NodeInfo is checked alone, because a node writes it itself. It must not displace another
+//!   NodeInfo, or a Subnet. The planner decides which of its addresses count
+//!   ([`crate::plan::node_claims`]).
 //! - A ServicePool, ServiceAdvertisement, AnycastAddress or AgentSettings is checked alone. While its
 //!   kind has not been listed, the versions in force stay. Pods never wait for these kinds.
 //! - A Network or Subnet that is deleted while pods of this node have its addresses stays until
@@ -20,11 +23,12 @@
 //! Manifests have the same rules ([`trunkline_api::validate`]) and the same texts of faults.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::str::Utf8Error;
 use std::sync::Arc;
 
 use trunkline_api::resources::{
-    AgentSettings, AnycastAddress, BgpPeer, Network, NodeInfo, ObjectMeta, Secret, SecretKeyRef,
+    AgentSettings, AnycastAddress, BgpPeer, Network, NetworkMode, NodeInfo, ObjectMeta, Secret, SecretKeyRef,
     ServiceAdvertisement, ServicePool, Subnet,
 };
 use trunkline_api::validate::{self, Fault};
@@ -97,7 +101,6 @@ pub struct Assembled {
 struct Candidate {
     networks: BTreeMap<String, Network>,
     subnets: BTreeMap<String, Subnet>,
-    nodes: BTreeMap<String, NodeInfo>,
 }
 
 /// Checks the objects. `running` is the snapshot in force. `in_use` returns whether pods of this
@@ -118,7 +121,6 @@ pub fn assemble(
             .map(|(name, network)| (name.clone(), bare_network(network)))
             .collect(),
         subnets: objects.subnets.iter().map(|(name, subnet)| (name.clone(), bare_subnet(subnet))).collect(),
-        nodes: objects.nodes.iter().map(|(name, node)| (name.clone(), bare_node(node))).collect(),
     };
     for which in objects.unreadable.keys().filter(|(kind, _)| Candidate::KINDS.contains(kind)) {
         wanted.revert(which, &before);
@@ -136,6 +138,11 @@ pub fn assemble(
         }
     }
     resolve(&mut wanted, objects, &before, namespace, &mut faults);
+    let known = running.map(|running| running.nodes.as_slice()).unwrap_or_default();
+    for (name, fault) in subnets_over_nodes(&wanted, &before, known) {
+        faults.insert(fault);
+        wanted.revert(&("Subnet", name), &before);
+    }
 
     let created = |which: &ObjectRef| created(objects, which);
     // Each round reverts a changed object, so the loop ends.
@@ -162,6 +169,7 @@ pub fn assemble(
             wanted.revert(which, &before);
         }
     }
+    let nodes = each_valid("NodeInfo", objects, &objects.nodes, known, &mut faults);
     let services = services(objects, running.map(|running| &running.services), &mut faults);
     let settings = running.map(|running| running.agent_settings.clone()).unwrap_or_default();
     let agent_settings = match objects.settings_listed {
@@ -173,7 +181,7 @@ pub fn assemble(
             labels: objects.labels.clone(),
             networks: wanted.networks.into_values().collect(),
             subnets: wanted.subnets.into_values().collect(),
-            nodes: wanted.nodes.into_values().collect(),
+            nodes,
             overlay_pods: objects.overlay_pods.clone(),
             remote: remote(objects, running),
             services,
@@ -245,19 +253,14 @@ fn services(
 
 impl Candidate {
     /// The kinds that are checked together.
-    const KINDS: [&str; 3] = ["Network", "Subnet", "NodeInfo"];
+    const KINDS: [&str; 2] = ["Network", "Subnet"];
 
     fn of(snapshot: Option<&Snapshot>) -> Candidate {
         let by_name = |snapshot: &Snapshot| Candidate {
             networks: snapshot.networks.iter().map(|one| (one.name().to_owned(), one.clone())).collect(),
             subnets: snapshot.subnets.iter().map(|one| (one.name().to_owned(), one.clone())).collect(),
-            nodes: snapshot.nodes.iter().map(|one| (one.name().to_owned(), one.clone())).collect(),
         };
-        snapshot.map(by_name).unwrap_or(Candidate {
-            networks: BTreeMap::new(),
-            subnets: BTreeMap::new(),
-            nodes: BTreeMap::new(),
-        })
+        snapshot.map(by_name).unwrap_or(Candidate { networks: BTreeMap::new(), subnets: BTreeMap::new() })
     }
 
     /// Reverts an object to its previous version, or removes it if there was none.
@@ -270,16 +273,14 @@ impl Candidate {
         }
         match *kind {
             "Network" => put(&mut self.networks, name, &before.networks),
-            "Subnet" => put(&mut self.subnets, name, &before.subnets),
-            _ => put(&mut self.nodes, name, &before.nodes),
+            _ => put(&mut self.subnets, name, &before.subnets),
         }
     }
 
     fn differs(&self, (kind, name): &ObjectRef, before: &Candidate) -> bool {
         match *kind {
             "Network" => self.networks.get(name) != before.networks.get(name),
-            "Subnet" => self.subnets.get(name) != before.subnets.get(name),
-            _ => self.nodes.get(name) != before.nodes.get(name),
+            _ => self.subnets.get(name) != before.subnets.get(name),
         }
     }
 
@@ -304,9 +305,7 @@ impl Candidate {
             }
         }
         let subnets = by_age(self.subnets.values(), |one| created(&("Subnet", one.name().to_owned())));
-        let nodes = by_age(self.nodes.values(), |one| created(&("NodeInfo", one.name().to_owned())));
         let mut found = validate::validate_for_node(&networks, &subnets, labels).err().unwrap_or_default();
-        found.extend(validate::validate_nodes(&nodes, &networks, &subnets).err().unwrap_or_default());
         let old_networks: Vec<Network> = before.networks.values().cloned().collect();
         let old_subnets: Vec<Subnet> = before.subnets.values().cloned().collect();
         let change = validate::validate_change((&old_networks, &old_subnets), (&networks, &subnets));
@@ -329,7 +328,6 @@ impl Candidate {
         };
         let mut all = names("Network", wanted.networks.keys().collect());
         all.extend(names("Subnet", wanted.subnets.keys().collect()));
-        all.extend(names("NodeInfo", wanted.nodes.keys().collect()));
         // Deleted objects are skipped: only wanted objects are tried.
         for which in &all {
             self.revert(which, before);
@@ -356,11 +354,43 @@ impl Candidate {
     }
 }
 
+/// Number of nodes whose VTEPs protect a prefix from a new overlay Subnet. A compromised node writes
+/// any address into its own NodeInfo, so one is not enough.
+const NODES_IN_SUBNET: usize = 2;
+
+/// New overlay Subnets that contain VTEPs of known nodes, with their faults: this host could no
+/// longer reach the nodes.
+fn subnets_over_nodes(wanted: &Candidate, before: &Candidate, known: &[NodeInfo]) -> Vec<(String, String)> {
+    let is_new = |subnet: &&Subnet| !before.subnets.contains_key(subnet.name());
+    let is_overlay = |subnet: &&Subnet| {
+        let network = wanted.networks.get(&subnet.spec.network);
+        network.is_some_and(|network| network.mode() == NetworkMode::VXLAN)
+    };
+    let vtep = |node: &NodeInfo| Some((node.name().to_owned(), node.vtep().ok().flatten()?.ip));
+    let mut vteps: Option<Vec<(String, IpAddr)>> = None;
+    let mut found = Vec::new();
+    for subnet in wanted.subnets.values().filter(is_new).filter(is_overlay) {
+        let Ok(prefix) = subnet.spec.range.cidr() else { continue };
+        let vteps = vteps.get_or_insert_with(|| known.iter().filter_map(vtep).collect());
+        let mut inside = vteps.iter().filter(|(_, address)| prefix.contains(address));
+        let Some((node, address)) = inside.next() else { continue };
+        let number = 1 + inside.count();
+        if number >= NODES_IN_SUBNET {
+            let fault = format!(
+                "Subnet {}: spec.range.cidr: {prefix} contains the VTEPs of {number} nodes, such as {address} of \
+                 NodeInfo {node}, which would be inside the tunnels: write a prefix without nodes",
+                subnet.name()
+            );
+            found.push((subnet.name().to_owned(), fault));
+        }
+    }
+    found
+}
+
 fn created(objects: &Objects, (kind, name): &ObjectRef) -> String {
     let meta: Option<&ObjectMeta> = match *kind {
         "Network" => objects.networks.get(name).map(|network| &network.metadata),
-        "Subnet" => objects.subnets.get(name).map(|subnet| &subnet.metadata),
-        _ => objects.nodes.get(name).map(|node| &node.metadata),
+        _ => objects.subnets.get(name).map(|subnet| &subnet.metadata),
     };
     meta.and_then(|meta| meta.creation_timestamp.clone()).unwrap_or_default()
 }
@@ -455,10 +485,6 @@ fn bare_network(network: &Network) -> Network {
 
 fn bare_subnet(subnet: &Subnet) -> Subnet {
     Subnet { metadata: bare(&subnet.metadata), status: None, ..subnet.clone() }
-}
-
-fn bare_node(node: &NodeInfo) -> NodeInfo {
-    NodeInfo { metadata: bare(&node.metadata), status: None, ..node.clone() }
 }
 
 #[cfg(test)]
