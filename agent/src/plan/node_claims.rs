@@ -10,14 +10,15 @@
 //! |---|---|
 //! | `ip` | it is no unicast address, an address of this node, the gateway of a Subnet or of this host's default route, or the VTEP of an older NodeInfo; pods or Services can have it; it is in an overlay Subnet's prefix, or outside of `nodeAddressCIDRs`; no tunnel of this node reaches its family |
 //! | `mac` | it belongs to this node or to an older NodeInfo |
-//! | entry of `localIPs` | as for `ip`; also a BGP peer; without `nodeAddressCIDRs`: it is in no connected prefix of this node's uplinks |
+//! | entry of `localIPs` | as for `ip`; also a BGP peer; another NodeInfo lists it too; without `nodeAddressCIDRs`: it is in no connected prefix of this node's uplinks |
 //!
 //! A claim of `ip` cannot attract packets: they are sent to this very address, inside of the
 //! tunnel's packets. So without `nodeAddressCIDRs` it may be in any prefix, because nodes of other
 //! racks are in other prefixes, and it may be a BGP peer, because a route reflector can be a node.
 //! An ignored `ip` or `mac` leaves out the node, an ignored entry of `localIPs` only this address.
-//! Older NodeInfos have precedence, and `ip` before `localIPs`. No node can write the age, and no
-//! other rule compares two NodeInfos.
+//! Older NodeInfos have precedence, and `ip` before `localIPs`. No node can write the age. An entry
+//! of two nodes' `localIPs` belongs to neither: the packets stay outside of the tunnels, so nobody
+//! attracts them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -47,6 +48,8 @@ pub struct IgnoredClaims {
 #[derive(Default)]
 pub(super) struct AcceptedNodes {
     vteps: BTreeMap<String, Vtep>,
+    /// Addresses in `localIPs` of several nodes. Remote clusters cannot have them either.
+    shared: BTreeSet<IpAddr>,
     pub(super) ignored: IgnoredClaims,
 }
 
@@ -54,6 +57,11 @@ impl AcceptedNodes {
     /// The VTEP of a node, with the accepted local addresses.
     pub(super) fn vtep(&self, node: &str) -> Option<&Vtep> {
         self.vteps.get(node)
+    }
+
+    /// Addresses that several nodes list, and that belong to none of them.
+    pub(super) fn shared(&self) -> impl Iterator<Item = IpAddr> {
+        self.shared.iter().copied()
     }
 
     /// The nodes with their VTEPs.
@@ -69,6 +77,10 @@ enum ClaimFault {
     NoUnicast(IpAddr),
     #[error("{address} belongs to {owner}: write an address of the node")]
     Taken { address: IpAddr, owner: String },
+    #[error(
+        "{address} is in localIPs of {other} too, so it belongs to neither: remove it from one of both NodeInfos"
+    )]
+    Shared { address: IpAddr, other: String },
     #[error("{address} is {owner}: write an address of the node")]
     Router { address: IpAddr, owner: String },
     #[error(
@@ -136,12 +148,53 @@ pub(super) fn accept(intent: &Intent, host: &Host) -> AcceptedNodes {
             false
         }
     });
+    let lists = Lists::of(&nodes);
     for (node, mut vtep) in nodes {
         let (ip, name) = (vtep.ip, node.name());
-        vtep.local.retain(|address| *address == ip || accepted.ignored.keeps(&mut facts, *address, name));
+        vtep.local.retain(|address| {
+            let address = *address;
+            if address == ip {
+                return true;
+            }
+            let fault = match (facts.check_local(address), lists.other(address, name)) {
+                (Ok(()), None) => return true,
+                (Ok(()), Some(other)) => {
+                    accepted.shared.insert(address);
+                    ClaimFault::Shared { address, other: owner(other) }
+                }
+                (Err(fault), _) => fault,
+            };
+            accepted.ignored.addresses += 1;
+            accepted.ignored.report(name, "localIPs", &fault);
+            false
+        });
         accepted.vteps.insert(name.to_owned(), vtep);
     }
     accepted
+}
+
+/// The first two nodes that list an address in `localIPs`.
+struct Lists<'a>(HashMap<IpAddr, (&'a str, Option<&'a str>)>);
+
+impl<'a> Lists<'a> {
+    fn of(nodes: &[(&'a NodeInfo, Vtep)]) -> Lists<'a> {
+        let mut lists: HashMap<IpAddr, (&str, Option<&str>)> = HashMap::new();
+        for (node, vtep) in nodes {
+            for address in vtep.local.iter().filter(|address| **address != vtep.ip) {
+                let known = lists.entry(*address);
+                known
+                    .and_modify(|(_, second)| *second = second.or(Some(node.name())))
+                    .or_insert((node.name(), None));
+            }
+        }
+        Lists(lists)
+    }
+
+    /// Another node with this address in `localIPs`.
+    fn other(&self, address: IpAddr, node: &str) -> Option<&'a str> {
+        let (first, second) = self.0.get(&address)?;
+        if *first == node { *second } else { Some(first) }
+    }
 }
 
 impl IgnoredClaims {
@@ -149,19 +202,6 @@ impl IgnoredClaims {
         if self.faults.len() < FAULTS {
             self.faults.push(format!("NodeInfo {node}: spec.vtepInfo.{field}: {fault}"));
         }
-    }
-
-    fn keeps(&mut self, facts: &mut Facts<'_>, address: IpAddr, node: &str) -> bool {
-        let fault = match facts.check_local(address) {
-            Ok(()) => {
-                facts.addresses.insert(address, owner(node));
-                return true;
-            }
-            Err(fault) => fault,
-        };
-        self.addresses += 1;
-        self.report(node, "localIPs", &fault);
-        false
     }
 }
 

@@ -80,7 +80,7 @@ fn a_node_attracts_no_packets_for_foreign_addresses() {
         ("this node", "10.1.0.11", "10.1.0.11 belongs to node node1"),
         ("this node's other link", "172.17.0.1", "172.17.0.1 belongs to node node1"),
         ("VTEP of another node", "10.1.0.12", "10.1.0.12 belongs to node n2"),
-        ("address of another node", "2001:db8:1::12", "2001:db8:1::12 belongs to node n2"),
+        ("address of another node", "2001:db8:1::12", "2001:db8:1::12 is in localIPs of node"),
         ("outside", "8.8.8.8", "8.8.8.8 is in no connected prefix of this node's uplinks"),
         ("outside, IPv6", "2001:db8:99::1", "is in no connected prefix"),
         ("no uplink", "172.17.0.9", "172.17.0.9 is in no connected prefix"),
@@ -100,6 +100,35 @@ fn a_node_attracts_no_packets_for_foreign_addresses() {
         local.sort_by_key(|address| address != "10.1.0.50");
         assert_eq!(local, expected, "{case}: {reason}");
         assert!(reason.contains(fault) && reason.is_empty() == fault.is_empty(), "{case}: {reason}");
+    }
+}
+
+#[test]
+fn an_address_in_two_lists_belongs_to_neither_node() {
+    let (intent, host) = cluster();
+    let (first, second) = ("2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z");
+    for (evil, other) in [(first, second), (second, first)] {
+        let nodes = vec![
+            node("n2", other, "10.1.0.12", "", &["2001:db8:1::12", "10.1.0.22"]),
+            node("n3", other, "10.1.0.13", "", &[]),
+            // `ip` has precedence.
+            node("evil", evil, "10.1.0.50", "", &["2001:db8:1::12", "10.1.0.13", "2001:db8:1::66"]),
+        ];
+        let accepted = accept(&Intent { nodes, ..intent.clone() }, &host);
+        let local = |name: &str| {
+            accepted.vtep(name).unwrap().local.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(local("n2"), ["10.1.0.12", "10.1.0.22"]);
+        assert_eq!(local("n3"), ["10.1.0.13"]);
+        assert_eq!(local("evil"), ["10.1.0.50", "2001:db8:1::66"]);
+        assert_eq!(accepted.ignored.addresses, 3);
+        let faults: Vec<String> = accepted.ignored.faults.iter().map(ToString::to_string).collect();
+        let both = |one: &str, two: &str| {
+            let start = format!("NodeInfo {one}: spec.vtepInfo.localIPs: ");
+            let words = format!("2001:db8:1::12 is in localIPs of node {two} too");
+            faults.iter().any(|fault| fault.starts_with(&start) && fault.contains(&words))
+        };
+        assert!(both("n2", "evil") && both("evil", "n2"), "{faults:?}");
     }
 }
 
