@@ -112,6 +112,8 @@ enum ClaimFault {
 struct Facts<'a> {
     /// `nodeAddressCIDRs`; empty: not configured.
     limits: &'a [IpNet],
+    /// Whether each node writes its own NodeInfo.
+    in_cluster: bool,
     /// The address of this node's tunnels, if it has any.
     local: Option<IpAddr>,
     connected: Vec<IpNet>,
@@ -127,7 +129,8 @@ struct Facts<'a> {
     macs: HashMap<[u8; 6], String>,
 }
 
-/// Checks the NodeInfos of all other nodes.
+/// Checks the NodeInfos of all other nodes. In files the operator writes them, so only a mistake is
+/// possible: an address with two owners, or outside of `nodeAddressCIDRs`.
 pub(super) fn accept(intent: &Intent, host: &Host) -> AcceptedNodes {
     let mut accepted = AcceptedNodes::default();
     let others = intent.nodes.iter().filter(|node| node.name() != intent.node.name);
@@ -213,6 +216,7 @@ impl<'a> Facts<'a> {
     fn of(intent: &'a Intent, host: &Host) -> Facts<'a> {
         let mut facts = Facts {
             limits: &intent.tunnels.node_prefixes,
+            in_cluster: intent.in_cluster,
             local: vxlan::local(intent, host),
             connected: connected(intent, host),
             overlays: Vec::new(),
@@ -227,35 +231,13 @@ impl<'a> Facts<'a> {
         for (_, hop) in &host.kernel.gateways {
             facts.gateways.extend(hop.gateway.map(|gateway| (gateway, "a router of this host".to_owned())));
         }
-        for network in &intent.networks {
-            let owner = format!("a BGP peer of Network {}", network.name());
-            let peers = network.peers().iter().filter_map(|peer| parse_address(&peer.address).ok());
-            facts.peers.extend(peers.map(|peer| (peer, owner.clone())));
-        }
-        let is_overlay = |name: &str| {
-            let network = intent.networks.iter().find(|network| network.name() == name);
-            network.is_some_and(|network| network.mode() == NetworkMode::VXLAN)
-        };
         for subnet in &intent.subnets {
             let Ok(range) = subnet.spec.range.parse() else { continue };
-            if is_overlay(&subnet.spec.network) {
-                facts.overlays.push((range.cidr, format!("Subnet {}", subnet.name())));
-            }
             let owner = format!("the gateway of Subnet {}", subnet.name());
             facts.gateways.extend(range.gateway.map(|gateway| (gateway, owner)));
-            let pods = PodRange::of_this_cluster(subnet, intent);
-            facts.pods.extend(pods.map(|pods| (pods, format!("Subnet {}", subnet.name()))));
         }
-        for pool in &intent.services.pools {
-            let blocks = pool.spec.blocks().unwrap_or_default().into_iter();
-            facts.blocks.extend(blocks.map(|block| (block, format!("ServicePool {}", pool.name()))));
-        }
-        let of_services = |prefix: &IpNet| (*prefix, "serviceCIDRs".to_owned());
-        facts.services.extend(intent.service_cidrs.iter().map(of_services));
-        for anycast in &intent.services.anycast {
-            let addresses = anycast.spec.addresses.iter().filter_map(|text| parse_address(text).ok());
-            let owner = format!("AnycastAddress {}", anycast.name());
-            facts.services.extend(addresses.map(|address| (IpNet::from(address), owner.clone())));
+        if intent.in_cluster {
+            facts.add_pools(intent);
         }
         let own = owner(&intent.node.name);
         if let Some(vtep) = intent.own_info().and_then(|node| node.vtep().ok().flatten()) {
@@ -269,6 +251,38 @@ impl<'a> Facts<'a> {
             }
         }
         facts
+    }
+
+    /// The owners of addresses that no node can have.
+    fn add_pools(&mut self, intent: &Intent) {
+        for network in &intent.networks {
+            let owner = format!("a BGP peer of Network {}", network.name());
+            let peers = network.peers().iter().filter_map(|peer| parse_address(&peer.address).ok());
+            self.peers.extend(peers.map(|peer| (peer, owner.clone())));
+        }
+        let is_overlay = |name: &str| {
+            let network = intent.networks.iter().find(|network| network.name() == name);
+            network.is_some_and(|network| network.mode() == NetworkMode::VXLAN)
+        };
+        for subnet in &intent.subnets {
+            let Ok(range) = subnet.spec.range.parse() else { continue };
+            if is_overlay(&subnet.spec.network) {
+                self.overlays.push((range.cidr, format!("Subnet {}", subnet.name())));
+            }
+            let pods = PodRange::of_this_cluster(subnet, intent);
+            self.pods.extend(pods.map(|pods| (pods, format!("Subnet {}", subnet.name()))));
+        }
+        for pool in &intent.services.pools {
+            let blocks = pool.spec.blocks().unwrap_or_default().into_iter();
+            self.blocks.extend(blocks.map(|block| (block, format!("ServicePool {}", pool.name()))));
+        }
+        let of_services = |prefix: &IpNet| (*prefix, "serviceCIDRs".to_owned());
+        self.services.extend(intent.service_cidrs.iter().map(of_services));
+        for anycast in &intent.services.anycast {
+            let addresses = anycast.spec.addresses.iter().filter_map(|text| parse_address(text).ok());
+            let owner = format!("AnycastAddress {}", anycast.name());
+            self.services.extend(addresses.map(|address| (IpNet::from(address), owner.clone())));
+        }
     }
 
     fn claim_vtep(&mut self, vtep: &Vtep, node: &str) -> Result<(), (&'static str, ClaimFault)> {
@@ -289,7 +303,8 @@ impl<'a> Facts<'a> {
         if let Some(owner) = self.peers.get(&address) {
             return Err(ClaimFault::Router { address, owner: owner.clone() });
         }
-        if self.limits.is_empty() && !self.connected.iter().any(|prefix| prefix.contains(&address)) {
+        let is_connected = || self.connected.iter().any(|prefix| prefix.contains(&address));
+        if self.in_cluster && self.limits.is_empty() && !is_connected() {
             return Err(ClaimFault::NotConnected(address));
         }
         Ok(())

@@ -182,6 +182,29 @@ fn configured_prefixes_bound_all_claims() {
     }
 }
 
+/// In files, nodes and pods can share the prefix of a VLAN without `excludeIPs` for each node.
+#[test]
+fn in_files_only_an_address_with_another_owner_is_ignored() {
+    let (mut intent, host) = cluster();
+    intent.in_cluster = false;
+    for (case, ip, local, fault) in [
+        ("in the VLAN's prefix", "10.1.0.150", "10.1.0.151", ""),
+        ("outside of the pods' range", "10.1.0.50", "10.1.0.65", ""),
+        ("another rack", "10.2.0.50", "2001:db8:2::50", ""),
+        ("gateway", "10.1.0.50", "10.1.0.129", "10.1.0.129 is the gateway of Subnet pods"),
+        ("router", "10.1.0.50", "10.1.0.1", "10.1.0.1 is a router of this host"),
+        ("this node", "10.1.0.50", "10.1.0.11", "10.1.0.11 belongs to node node1"),
+    ] {
+        let nodes = vec![node("evil", "", ip, "", &[local])];
+        let (found, reason) = claimed(&Intent { nodes, ..intent.clone() }, &host);
+        assert_eq!(found.len(), if fault.is_empty() { 2 } else { 1 }, "{case}: {reason}");
+        assert!(reason.contains(fault) && reason.is_empty() == fault.is_empty(), "{case}: {reason}");
+    }
+    intent.tunnels.node_prefixes = vec!["10.1.0.0/24".parse().unwrap()];
+    intent.nodes = vec![node("evil", "", "10.1.0.150", "", &["10.2.0.50"])];
+    assert!(claimed(&intent, &host).1.contains("10.2.0.50 is outside of nodeAddressCIDRs"));
+}
+
 #[test]
 fn ignored_claims_have_no_routes_and_are_in_the_plan() {
     let (mut intent, host) = cluster();
