@@ -1,7 +1,16 @@
 //! The owners of prefixes, addresses and MACs: this cluster first, then the remote clusters, the
 //! oldest object first. Each has one owner.
+//!
+//! A compromised node of this cluster claims any address in its NodeInfo. Such a claim takes this
+//! address from remote clusters, and never a whole object with other addresses:
+//!
+//! - An address of another node in the range of a RemoteSubnet counts like an entry of its
+//!   `excludeIPs`. The remote cluster could exclude it too, so this gives it no new address.
+//! - An entry of a node's `localIPs` can be the address of a RemoteVtep. Packets for pods of the
+//!   remote node go to this very address. Packets of overlay pods for the address itself go to the
+//!   node that lists it.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -58,6 +67,13 @@ impl PodRange {
             && !self.excluded.contains(&address)
     }
 
+    /// Removes an address.
+    fn exclude(&mut self, address: IpAddr) {
+        if self.excluded.insert(address) {
+            self.range.excluded.push(address);
+        }
+    }
+
     fn is_disjoint(&self, other: &PodRange) -> bool {
         self.range.last < other.range.first || other.range.last < self.range.first
     }
@@ -88,8 +104,12 @@ pub(super) struct Claims {
     limits: RemoteLimits,
     subnets: Vec<ClaimedSubnet>,
     services: Vec<IpNet>,
-    /// Addresses of nodes.
+    /// Addresses of this host.
+    own: BTreeSet<IpAddr>,
+    /// VTEPs, the addresses of this host, and local addresses of RemoteVteps.
     addresses: HashMap<IpAddr, String>,
+    /// Entries of `localIPs` of the nodes of this cluster.
+    listed: HashMap<IpAddr, String>,
     macs: HashMap<[u8; 6], String>,
 }
 
@@ -99,7 +119,9 @@ impl Claims {
             limits: intent.remote_limits.clone(),
             subnets: Vec::new(),
             services: intent.service_cidrs.iter().copied().collect(),
+            own: BTreeSet::new(),
             addresses: HashMap::new(),
+            listed: HashMap::new(),
             macs: HashMap::new(),
         };
         let overlay = intent.networks.iter().find(|one| one.network_type() == NetworkType::Overlay);
@@ -112,30 +134,35 @@ impl Claims {
                 });
             }
         }
-        let own = intent.own_info().and_then(|node| Some((node.name(), node.vtep().ok().flatten()?)));
-        let others = nodes.iter().map(|(name, vtep)| (name.as_str(), vtep));
-        for (name, vtep) in others.chain(own.as_ref().map(|(name, vtep)| (*name, vtep))) {
+        claims.listed.extend(nodes.shared().map(|address| (address, "several nodes".to_owned())));
+        for (name, vtep) in nodes.iter() {
             let owner = format!("node {name}");
-            claims.addresses.extend(vtep.local.iter().map(|address| (*address, owner.clone())));
+            claims.listed.extend(vtep.local.iter().map(|address| (*address, owner.clone())));
+            claims.addresses.insert(vtep.ip, owner.clone());
             claims.macs.insert(vtep.mac, owner);
         }
         let own = format!("node {}", intent.node.name);
+        let vtep = intent.own_info().and_then(|node| node.vtep().ok().flatten());
+        claims.own.extend(vtep.iter().flat_map(|vtep| &vtep.local));
+        claims.macs.extend(vtep.map(|vtep| (vtep.mac, own.clone())));
         for link in host.kernel.links.iter().filter(|link| !link.own) {
             for address in link.addresses.iter().map(IpNet::addr) {
-                claims.addresses.insert(address, own.clone());
+                claims.own.insert(address);
                 claims.macs.insert(Vtep::default_mac(address), own.clone());
             }
         }
+        claims.addresses.extend(claims.own.iter().map(|address| (*address, own.clone())));
         claims
     }
 
-    /// Claims a prefix for remote pods.
+    /// Claims a prefix for remote pods. Removes the addresses of other nodes from the range, and
+    /// returns one of them with the number of all.
     pub(super) fn claim_subnet(
         &mut self,
         name: &str,
         overlay: bool,
-        pods: &PodRange,
-    ) -> Result<(), RemoteFault> {
+        pods: &mut PodRange,
+    ) -> Result<Option<RemoteFault>, RemoteFault> {
         let prefix = pods.range.cidr;
         if !is_unicast(&prefix) {
             return Err(RemoteFault::NoUnicast { prefix });
@@ -151,16 +178,25 @@ impl Claims {
             return Err(RemoteFault::Overlap { prefix, other, owner });
         }
         // The lowest address: the text is the same in each plan.
-        let inside = self.addresses.iter().filter(|(address, _)| pods.holds(**address)).min();
-        if let Some((address, owner)) = inside {
-            return Err(RemoteFault::NodeInside { address: *address, owner: owner.clone() });
+        if let Some(address) = self.own.iter().find(|address| pods.holds(**address)) {
+            let owner = self.addresses.get(address).cloned().unwrap_or_default();
+            return Err(RemoteFault::NodeInside { address: *address, owner });
         }
+        let taken = self.addresses.iter().chain(&self.listed).filter(|(address, _)| pods.holds(**address));
+        let taken: BTreeMap<IpAddr, String> =
+            taken.map(|(address, owner)| (*address, owner.clone())).collect();
+        for address in taken.keys() {
+            pods.exclude(*address);
+        }
+        let number = taken.len();
+        let excluded = taken.into_iter().next();
+        let excluded = excluded.map(|(address, owner)| RemoteFault::Excluded { number, address, owner });
         self.subnets.push(ClaimedSubnet {
             pods: pods.clone(),
             overlay,
             owner: format!("RemoteSubnet {name}"),
         });
-        Ok(())
+        Ok(excluded)
     }
 
     /// Claims the address and the MAC of a remote VTEP. An error has the field's name.
@@ -190,8 +226,16 @@ impl Claims {
         owner: impl Fn() -> String,
     ) -> Result<(), RemoteFault> {
         self.check_address(address)?;
+        if let Some(owner) = self.listed.get(&address) {
+            return Err(RemoteFault::Taken { address, owner: owner.clone() });
+        }
         self.addresses.insert(address, owner());
         Ok(())
+    }
+
+    /// Whether a node of this cluster lists the address in `localIPs`.
+    pub(super) fn is_listed(&self, address: IpAddr) -> bool {
+        self.listed.contains_key(&address)
     }
 
     fn check_address(&self, address: IpAddr) -> Result<(), RemoteFault> {

@@ -6,9 +6,10 @@
 //!
 //! | object | ignored if |
 //! |---|---|
-//! | RemoteSubnet | its addresses overlap a Subnet, a prefix of Services or an older RemoteSubnet; pods could have an address of a node; it is outside of `remoteClusters.subnetCIDRs`, or no unicast prefix |
-//! | RemoteVtep | its address or MAC belongs to a node of this cluster or to an older RemoteVtep; its address is in a pods' subnet, outside of `remoteClusters.vtepCIDRs`, or no unicast address |
-//! | local address of a RemoteVtep | the same as for the VTEP's address |
+//! | RemoteSubnet | its addresses overlap a Subnet, a prefix of Services or an older RemoteSubnet; pods could have an address of this node; it is outside of `remoteClusters.subnetCIDRs`, or no unicast prefix |
+//! | address of a RemoteSubnet | it belongs to another node of this cluster |
+//! | RemoteVtep | its address or MAC is that of a VTEP of this cluster, of this node or of an older RemoteVtep; its address is in a pods' subnet, outside of `remoteClusters.vtepCIDRs`, or no unicast address |
+//! | local address of a RemoteVtep | the same as for the VTEP's address; it is in `localIPs` of a NodeInfo |
 //! | endpoint of a RemoteVtep | no RemoteSubnet of the same cluster can have it |
 //!
 //! If two objects contradict each other, the older one wins, so a remote cluster cannot displace
@@ -135,6 +136,11 @@ enum RemoteFault {
         "its addresses include {address} of {owner}: add it to the Subnet's excludeIPs in the remote cluster"
     )]
     NodeInside { address: IpAddr, owner: String },
+    #[error(
+        "{number} of its addresses, such as {address} of {owner}, belong to nodes, and no remote pod can have them: \
+         add them to the Subnet's excludeIPs in the remote cluster, or give the node another address"
+    )]
+    Excluded { number: usize, address: IpAddr, owner: String },
     #[error("{address} belongs to {owner}: write an address of the remote node")]
     Taken { address: IpAddr, owner: String },
     #[error(
@@ -189,13 +195,16 @@ fn accept_subnets<'a>(
     let mut ranges: Ranges<'a> = BTreeMap::new();
     for (cluster, name, row) in by_age(objects, |of| &of.subnets, |row| &row.created) {
         let checked = row.range.parse().map_err(RemoteFault::from).and_then(PodRange::of_remote);
-        let checked = checked.and_then(|pods| {
-            claims.claim_subnet(name, row.overlay, &pods)?;
-            Ok(pods)
+        let checked = checked.and_then(|mut pods| {
+            let excluded = claims.claim_subnet(name, row.overlay, &mut pods)?;
+            Ok((pods, excluded))
         });
         let plan = accepted.clusters.entry(cluster.to_owned()).or_default();
         match checked {
-            Ok(range) => {
+            Ok((range, excluded)) => {
+                if let Some(fault) = excluded {
+                    plan.report(format!("RemoteSubnet {name}: spec.range: {fault}"));
+                }
                 let prefix = range.range.cidr;
                 plan.subnets.insert(name.to_owned(), AcceptedSubnet { prefix, overlay: row.overlay });
                 match accepted.areas.iter_mut().find(|area| area.prefix == prefix) {
@@ -226,7 +235,8 @@ fn accept_vteps(objects: &RemoteObjects, claims: &mut Claims, ranges: &Ranges<'_
             plan.report(format!("RemoteVtep {name}: spec.{field}: {fault}"));
             continue;
         }
-        let mut vtep = Vtep { ip: row.ip, mac: row.mac, local: vec![row.ip] };
+        let local = if claims.is_listed(row.ip) { Vec::new() } else { vec![row.ip] };
+        let mut vtep = Vtep { ip: row.ip, mac: row.mac, local };
         for address in row.local.iter().filter(|address| **address != row.ip) {
             match claims.claim_address(*address, owner) {
                 Ok(()) => vtep.local.push(*address),

@@ -245,6 +245,75 @@ fn a_remote_subnet_cannot_take_addresses_of_others() {
     }
 }
 
+/// node2 is compromised: it claims addresses of the remote cluster in its NodeInfo.
+fn compromised(ip: &str, local: &[&str]) -> Intent {
+    let mut intent = local_in_cluster();
+    let mut evil = node("node2", ip, &[]);
+    evil.metadata.creation_timestamp = Some("2026-01-01T00:00:00Z".to_owned());
+    evil.spec.vtep_info.as_mut().unwrap().local_ips = local.iter().map(|text| (*text).to_owned()).collect();
+    intent.nodes[1] = evil;
+    intent
+}
+
+fn local_in_cluster() -> Intent {
+    let mut intent = local();
+    intent.in_cluster = true;
+    intent.overlay_pods = Some(Arc::default());
+    intent.tunnels.node_prefixes = vec!["10.0.0.0/8".parse().unwrap()];
+    intent
+}
+
+#[test]
+fn a_node_takes_single_addresses_and_no_remote_subnet() {
+    let of = cluster(
+        [range("10.210.0.0/24"), range("10.211.0.0/24")],
+        [vtep("10.20.0.1", &["10.210.0.5", "10.210.0.6", "10.210.0.7", "10.211.0.5"])],
+    );
+    let plan = planned(&with(compromised("10.210.0.5", &["10.210.0.6"]), &[("west", of)]), Vec::new());
+    let west = &plan.remote["west"];
+    assert_eq!((west.subnets.len(), west.vteps, west.endpoints), (2, 1, 2));
+    assert_eq!(west.ignored, Ignored { endpoints: 2, ..Ignored::default() });
+    for address in ["10.210.0.7", "10.211.0.5"] {
+        let gateway = gateway_of(&plan, 40_000, &format!("{address}/32"));
+        assert_eq!(gateway.as_deref(), Some("10.20.0.1"), "{address}");
+    }
+    for address in ["10.210.0.5/32", "10.210.0.6/32"] {
+        let excluded: IpNet = address.parse().unwrap();
+        let targets = plan.kernel.routes.iter().filter(|(key, _)| key.table == 40_000);
+        let throw = targets.filter(|(_, target)| **target == RouteTarget::Throw);
+        assert!(throw.map(|(key, _)| key.prefix).any(|prefix| prefix.contains(&excluded)), "{address}");
+    }
+    let words =
+        "RemoteSubnet s0: spec.range: 2 of its addresses, such as 10.210.0.5 of node node2, belong to nodes";
+    assert!(fault(&plan).starts_with(words), "{}", fault(&plan));
+}
+
+#[test]
+fn local_addresses_of_a_node_take_no_remote_vtep() {
+    let vteps: Vec<String> = (1..41).map(|last| format!("10.20.0.{last}")).collect();
+    let claims: Vec<&str> = vteps.iter().map(String::as_str).collect();
+    let rows = vteps.iter().enumerate().map(|(index, ip)| vtep(ip, &[&format!("10.210.0.{}", index + 1)]));
+    let of = cluster([range("10.210.0.0/24")], rows);
+    let plan = planned(&with(compromised("10.255.0.10", &claims), &[("west", of)]), Vec::new());
+    let west = &plan.remote["west"];
+    assert_eq!((west.vteps, west.endpoints, west.ignored), (40, 40, Ignored::default()));
+    assert_eq!(gateway_of(&plan, 40_000, "10.210.0.7/32").as_deref(), Some("10.20.0.7"));
+    assert_eq!(gateway_of(&plan, 40_001, "10.20.0.7/32").as_deref(), Some("10.255.0.10"), "one owner");
+}
+
+#[test]
+fn an_address_that_two_nodes_list_belongs_to_no_remote_cluster() {
+    let mut intent = compromised("10.255.0.10", &["10.255.0.77"]);
+    let mut other = node("node3", "10.255.0.11", &[]);
+    other.spec.vtep_info.as_mut().unwrap().local_ips = vec!["10.255.0.77".to_owned()];
+    intent.nodes.push(other);
+    let row = RemoteVtepRow { local: addresses(&["10.255.0.77"]), ..vtep("10.20.0.1", &[]) };
+    let plan = planned(&with(intent, &[("west", cluster([], [row]))]), Vec::new());
+    assert_eq!(plan.remote["west"].ignored, Ignored { addresses: 1, ..Ignored::default() });
+    assert!(fault(&plan).contains("10.255.0.77 belongs to several nodes"), "{}", fault(&plan));
+    assert_eq!(gateway_of(&plan, 40_001, "10.255.0.77/32"), None);
+}
+
 #[test]
 fn a_remote_vtep_cannot_take_the_place_of_a_node() {
     let subnet = || range("10.210.0.0/16");
