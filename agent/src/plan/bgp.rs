@@ -16,6 +16,7 @@ use trunkline_bgp::rib::Origination;
 use trunkline_bgp::types::{Asn, Family, PeerKey};
 use trunkline_datapath::plan::{DROP_TABLE, RouteKey, RouteTarget, Rule, Sysctl};
 
+use super::node_claims::AcceptedNodes;
 use super::tables::Tables;
 use super::{
     BgpPlan, Host, Intent, Learned, Mode, Plan, PlanError, RefusedRange, alternate, anycast, default_route,
@@ -28,6 +29,7 @@ pub(super) fn plan(
     underlay: &Network,
     intent: &Intent,
     host: &Host,
+    nodes: &AcceptedNodes,
     tables: &mut Tables<'_>,
     plan: &mut Plan,
 ) -> Result<(), Vec<PlanError>> {
@@ -57,7 +59,7 @@ pub(super) fn plan(
     }
     plan_kernel(plan, table, &peers, host);
     alternate::plan(plan, &peers);
-    probes::plan(plan, &peers, mtu, intent);
+    probes::plan(plan, &peers, mtu, intent, nodes);
     let routers = peers.iter().flat_map(peers::Peer::routers);
     plan.routers.extend(routers.map(|(family, hop)| (ip_family(family), hop)));
     let graceful_shutdown = underlay.is_shutting_down(&intent.node.labels);

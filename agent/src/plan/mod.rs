@@ -111,7 +111,9 @@ pub fn plan(intent: &Intent, host: &Host) -> Result<Plan, Vec<PlanError>> {
     }
     let mut tables = tables::Tables::of(host);
     match underlay.map(|network| (network, network.mode())) {
-        Some((network, NetworkMode::BGP)) => bgp::plan(network, intent, host, &mut tables, &mut plan)?,
+        Some((network, NetworkMode::BGP)) => {
+            bgp::plan(network, intent, host, &nodes, &mut tables, &mut plan)?
+        }
         Some((network, NetworkMode::VLAN)) => vlan::plan(network, intent, host, &mut tables, &mut plan),
         _ => {}
     }

@@ -3,9 +3,11 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use trunkline_api::resources::Vtep;
 use trunkline_bgp::types::Family;
 use trunkline_datapath::plan::Link;
 
+use super::node_claims::AcceptedNodes;
 use super::peers::Peer;
 use super::{Intent, Mode, Plan, ProbedRouter};
 
@@ -14,7 +16,13 @@ const TARGETS: usize = 2;
 
 /// Adds the routers and targets to the plan, and the uplinks on which the kernel drops returned
 /// probes.
-pub(super) fn plan(plan: &mut Plan, peers: &[Peer<'_>], mtu: Option<u32>, intent: &Intent) {
+pub(super) fn plan(
+    plan: &mut Plan,
+    peers: &[Peer<'_>],
+    mtu: Option<u32>,
+    intent: &Intent,
+    nodes: &AcceptedNodes,
+) {
     let (true, Some(mtu)) = (intent.probes.enabled, mtu) else { return };
     // The rules do not depend on the state of the session.
     plan.kernel.probed = peers
@@ -23,7 +31,7 @@ pub(super) fn plan(plan: &mut Plan, peers: &[Peer<'_>], mtu: Option<u32>, intent
         .filter_map(|peer| Some(peer.link?.name.clone()))
         .collect();
     plan.probes.mtu = mtu;
-    plan.probes.targets = targets(plan, intent);
+    plan.probes.targets = targets(plan, intent, nodes);
     plan.probes.routers = peers
         .iter()
         .filter_map(|peer| Some((peer.key()?, peer.link?, peer)))
@@ -54,20 +62,16 @@ fn own(link: &Link, family: Family, gateway: IpAddr) -> Option<IpAddr> {
 }
 
 /// The configured targets. If there are none, the next nodes by name. Overlay addresses of
-/// NodeInfos belong to the host, so the host's kernel answers, and not a pod.
-fn targets(plan: &Plan, intent: &Intent) -> BTreeSet<IpAddr> {
+/// NodeInfos belong to the host, so the host's kernel answers, and not a pod. An ignored address is
+/// no target: a compromised node writes any address into its NodeInfo.
+fn targets(plan: &Plan, intent: &Intent, nodes: &AcceptedNodes) -> BTreeSet<IpAddr> {
     if !intent.probes.targets.is_empty() {
         return intent.probes.targets.clone();
     }
     if !plan.networks.values().any(|network| matches!(network.mode, Mode::Bgp | Mode::GlobalBgp)) {
         return BTreeSet::new();
     }
-    let mut others: Vec<_> = intent.nodes.iter().filter(|node| node.name() != intent.node.name).collect();
-    others.sort_by(|one, other| one.name().cmp(other.name()));
-    let next = others.partition_point(|node| node.name() < intent.node.name.as_str());
-    others.rotate_left(next);
-    let address = |node: &&trunkline_api::resources::NodeInfo| {
-        node.spec.vtep_info.as_ref().and_then(|vtep| vtep.ip.parse().ok())
-    };
-    others.iter().filter_map(address).take(TARGETS).collect()
+    let is_after = |(name, _): &(&String, &Vtep)| name.as_str() > intent.node.name.as_str();
+    let (after, before) = (nodes.iter().filter(is_after), nodes.iter().filter(|node| !is_after(node)));
+    after.chain(before).map(|(_, vtep)| vtep.ip).take(TARGETS).collect()
 }

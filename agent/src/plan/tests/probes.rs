@@ -55,3 +55,29 @@ fn a_router_is_excluded_only_while_another_exists() {
     assert_eq!(default(&["192.0.2.1", "192.0.2.3"]), via(&["192.0.2.1", "192.0.2.3"]));
     assert_eq!(default(&["192.0.2.9"]), via(&["192.0.2.1", "192.0.2.3"]));
 }
+
+#[test]
+fn only_accepted_vteps_of_the_next_nodes_are_targets() {
+    let node = |name: &str, ip: &str| -> trunkline_api::resources::NodeInfo {
+        serde_json::from_value(serde_json::json!({
+            "apiVersion": "networking.alibaba.com/v1", "kind": "NodeInfo",
+            "metadata": {"name": name, "creationTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": {"vtepInfo": {"ip": ip}},
+        }))
+        .unwrap()
+    };
+    let targets = |nodes: Vec<trunkline_api::resources::NodeInfo>| -> Vec<String> {
+        let intent = Intent { nodes, in_cluster: true, ..probing(&[]) };
+        let found = plan(&intent, &host(both())).unwrap().probes.targets;
+        found.iter().map(ToString::to_string).collect()
+    };
+    let (before, after) = (node("node0", "10.255.0.20"), node("node3", "10.255.0.23"));
+    assert_eq!(targets(vec![before.clone(), after.clone()]), ["10.255.0.20", "10.255.0.23"]);
+    let farther = node("node4", "10.255.0.24");
+    assert_eq!(targets(vec![before.clone(), after.clone(), farther]), ["10.255.0.23", "10.255.0.24"]);
+    // An address of this node, of a pod, and of another node.
+    for evil in ["10.255.0.9", "10.1.0.7", "10.255.0.20"] {
+        let evil = node("node2", evil);
+        assert_eq!(targets(vec![before.clone(), evil, after.clone()]), ["10.255.0.20", "10.255.0.23"]);
+    }
+}
