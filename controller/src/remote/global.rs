@@ -208,6 +208,7 @@ pub(super) async fn serve(context: &Context) {
         let began = Instant::now();
         let next = report(context, &mut reported);
         let difference = difference(&mut context.shared.lock()).unwrap_or_default();
+        tracing::debug!(compared = difference.compared, "EndpointSlices of global Services");
         let pause = pause_after(began.elapsed());
         let done = write(context, difference).await;
         tokio::select! {
