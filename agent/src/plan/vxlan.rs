@@ -34,7 +34,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Subnets, Ipv6Subnets};
-use trunkline_api::resources::{Network, NetworkMode, ParsedRange, Vtep};
+use trunkline_api::resources::{Network, NetworkMode, ParsedRange, Vtep, VtepInfo};
 use trunkline_datapath::family::IpFamily;
 use trunkline_datapath::naming::ALIAS_PREFIX;
 use trunkline_datapath::plan::{
@@ -230,7 +230,8 @@ fn end<'a>(intent: &Intent, host: &'a Host) -> Result<(Vtep, &'a Link), EndError
     if intent.overlay_pods.is_some() {
         let others = link.addresses.iter().map(IpNet::addr).filter(may);
         for address in others.chain(extra_local_addresses(intent, host)) {
-            if !local.contains(&address) {
+            // Other agents would ignore the whole NodeInfo.
+            if local.len() < VtepInfo::MAX_LOCAL_IPS && !local.contains(&address) {
                 local.push(address);
             }
         }

@@ -840,7 +840,7 @@ pub(super) fn bounds() -> Vec<Bound> {
     let ip_instance = [("spec.network", name()), ("spec.subnet", name()), ("spec.address.ip", prefix())];
     let node_info = [
         ("spec.vtepInfo.ip", address()),
-        ("spec.vtepInfo.localIPs", list(4096, 45)),
+        ("spec.vtepInfo.localIPs", list(64, 45)),
         ("spec.config.podCIDRs", list(65536, 49)),
     ];
     // The controller leaves out objects of a remote cluster above these bounds (`remote/bounds.rs`).

@@ -5,6 +5,7 @@
 //! field, lists the blocks of the subnets from which each node allocates. So the addresses of a
 //! node's pods follow from manifests alone, without any query.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr};
 
 use ipnet::IpNet;
@@ -156,14 +157,24 @@ impl NodeInfo {
 }
 
 impl VtepInfo {
+    /// Maximum number of entries of `localIPs`. A node writes its own NodeInfo, and each other agent
+    /// checks each entry.
+    pub const MAX_LOCAL_IPS: usize = 64;
+
     /// Parses the addresses.
     pub fn parse(&self) -> Result<Vtep, ValueError> {
         let ip = parse_address(&self.ip)?;
         let mac = if self.mac.is_empty() { Vtep::default_mac(ip) } else { parse_mac(&self.mac)? };
-        let mut local = vec![ip];
+        if self.local_ips.len() > VtepInfo::MAX_LOCAL_IPS {
+            return Err(ValueError {
+                value: format!("{} entries of localIPs", self.local_ips.len()),
+                expected: "a list of at most 64 addresses: list only those that overlay pods need",
+            });
+        }
+        let (mut local, mut known) = (vec![ip], BTreeSet::from([ip]));
         for text in &self.local_ips {
             let address = parse_address(text)?;
-            if !local.contains(&address) {
+            if known.insert(address) {
                 local.push(address);
             }
         }
@@ -226,5 +237,18 @@ mod tests {
         let vtep = explicit.parse().unwrap();
         assert_eq!(vtep.mac, [2, 0, 0x5e, 0, 0, 1]);
         assert_eq!(vtep.local.len(), 2);
+    }
+
+    #[test]
+    fn a_vtep_has_at_most_64_local_addresses() {
+        let info = |number: usize| VtepInfo {
+            ip: "10.1.2.3".to_owned(),
+            local_ips: (0..number).map(|index| format!("2001:db8::{index:x}")).collect(),
+            ..VtepInfo::default()
+        };
+        assert_eq!(info(64).parse().unwrap().local.len(), 65, "`ip` comes first");
+        let error = info(65).parse().unwrap_err().to_string();
+        assert!(error.contains("65 entries of localIPs") && error.contains("at most 64"), "{error}");
+        assert_eq!(VtepInfo::MAX_LOCAL_IPS, 64, "the text of the error has the number");
     }
 }

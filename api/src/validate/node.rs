@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 use super::subnet::{is_canonical, overlaps};
 use crate::fault::{Fault, Faults};
-use crate::resources::{Network, NetworkMode, NodeInfo, Subnet, Vtep, parse_address, parse_mac};
+use crate::resources::{Network, NetworkMode, NodeInfo, Subnet, Vtep, VtepInfo, parse_address, parse_mac};
 
 pub(super) fn check_all(
     nodes: &[NodeInfo],
@@ -82,8 +82,19 @@ fn check_vtep(node: &NodeInfo, overlay: &[(&Subnet, IpNet)], faults: &mut Faults
     } else {
         address("spec.vtepInfo.ip", &info.ip);
     }
-    for (index, text) in info.local_ips.iter().enumerate() {
+    // Each other fault of a long list would have a text of its own.
+    let (number, bound) = (info.local_ips.len(), VtepInfo::MAX_LOCAL_IPS);
+    let allowed = if number > bound { 0 } else { number };
+    for (index, text) in info.local_ips.iter().enumerate().take(allowed) {
         address(&format!("spec.vtepInfo.localIPs[{index}]"), text);
+    }
+    if number > bound {
+        faults.add(
+            "spec.vtepInfo.localIPs",
+            format!(
+                "{number} entries, at most {bound} are allowed: list only addresses that overlay pods need"
+            ),
+        );
     }
     if !info.mac.is_empty()
         && let Err(error) = parse_mac(&info.mac)
