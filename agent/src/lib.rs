@@ -10,6 +10,7 @@ pub mod change_notifier;
 pub mod config;
 pub mod drain;
 pub mod family;
+pub mod fault_log;
 pub mod history;
 pub mod ipam;
 pub mod metrics;

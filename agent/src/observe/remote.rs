@@ -12,8 +12,9 @@ pub(super) fn remote_clusters(planned: &BTreeMap<String, RemoteClusterPlan>) -> 
 }
 
 pub(super) fn ignored_claims(planned: &node_claims::IgnoredClaims) -> IgnoredClaims {
-    let node_claims::IgnoredClaims { vteps, addresses, faults } = planned.clone();
-    IgnoredClaims { vteps, addresses, faults }
+    let node_claims::IgnoredClaims { vteps, addresses, faults } = planned;
+    let faults = faults.iter().map(ToString::to_string).collect();
+    IgnoredClaims { vteps: *vteps, addresses: *addresses, faults }
 }
 
 fn status(name: &str, planned: &RemoteClusterPlan) -> RemoteClusterStatus {

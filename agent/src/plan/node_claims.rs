@@ -21,17 +21,22 @@
 //! attracts them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use trunkline_api::kept;
 use trunkline_api::resources::{AddressBlock, NetworkMode, NodeInfo, Vtep, parse_address};
 use trunkline_datapath::mac::show_mac;
 
 use super::remote::{PodRange, is_unicast};
 use super::{Host, Intent, vxlan};
 
-/// Maximum number of faults in the plan. All are counted.
+/// Maximum number of faults in the plan, each of one node and field. All are counted.
 const FAULTS: usize = 20;
+
+/// Octets of the text of such a fault.
+const FAULT_TEXT: usize = 900;
 
 /// The ignored claims of other nodes, for the agent's status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,7 +46,24 @@ pub struct IgnoredClaims {
     /// Number of ignored entries of `localIPs`.
     pub addresses: u32,
     /// The reasons, at most `FAULTS`.
-    pub faults: Vec<String>,
+    pub faults: Vec<IgnoredField>,
+}
+
+/// The ignored claims in one field of a NodeInfo.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IgnoredField {
+    /// The node.
+    pub node: String,
+    /// The field in `spec.vtepInfo`.
+    pub field: &'static str,
+    /// The reasons; beyond a bound, the number of the others.
+    pub text: String,
+}
+
+impl fmt::Display for IgnoredField {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NodeInfo {}: spec.vtepInfo.{}: {}", self.node, self.field, self.text)
+    }
 }
 
 /// The accepted VTEPs of other nodes.
@@ -147,13 +169,13 @@ pub(super) fn accept(intent: &Intent, host: &Host) -> AcceptedNodes {
         Ok(()) => true,
         Err((field, fault)) => {
             accepted.ignored.vteps += 1;
-            accepted.ignored.report(node.name(), field, &fault);
+            accepted.ignored.report(node.name(), field, &[fault]);
             false
         }
     });
     let lists = Lists::of(&nodes);
     for (node, mut vtep) in nodes {
-        let (ip, name) = (vtep.ip, node.name());
+        let (ip, name, mut faults) = (vtep.ip, node.name(), Vec::new());
         vtep.local.retain(|address| {
             let address = *address;
             if address == ip {
@@ -167,10 +189,11 @@ pub(super) fn accept(intent: &Intent, host: &Host) -> AcceptedNodes {
                 }
                 (Err(fault), _) => fault,
             };
-            accepted.ignored.addresses += 1;
-            accepted.ignored.report(name, "localIPs", &fault);
+            faults.push(fault);
             false
         });
+        accepted.ignored.addresses += u32::try_from(faults.len()).unwrap_or(u32::MAX);
+        accepted.ignored.report(name, "localIPs", &faults);
         accepted.vteps.insert(name.to_owned(), vtep);
     }
     accepted
@@ -201,10 +224,13 @@ impl<'a> Lists<'a> {
 }
 
 impl IgnoredClaims {
-    fn report(&mut self, node: &str, field: &str, fault: &ClaimFault) {
-        if self.faults.len() < FAULTS {
-            self.faults.push(format!("NodeInfo {node}: spec.vtepInfo.{field}: {fault}"));
+    fn report(&mut self, node: &str, field: &'static str, faults: &[ClaimFault]) {
+        if faults.is_empty() || self.faults.len() >= FAULTS {
+            return;
         }
+        let texts: Vec<String> = faults.iter().map(ToString::to_string).collect();
+        let text = kept::join(&texts, FAULT_TEXT);
+        self.faults.push(IgnoredField { node: node.to_owned(), field, text });
     }
 }
 

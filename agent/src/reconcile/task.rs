@@ -31,6 +31,7 @@ use super::{
 };
 use crate::change_notifier::ChangeNotifier;
 use crate::family::ip_family;
+use crate::fault_log::FaultLog;
 use crate::history::History;
 use crate::ipam::{Ipam, NetworkSpec, Pool, PoolSpec};
 use crate::metrics::Metrics;
@@ -169,6 +170,8 @@ struct Task {
     own_pools: bool,
     snapshot: Option<Arc<Snapshot>>,
     plan: Option<Arc<Plan>>,
+    /// Reports of ignored claims by node and field.
+    claim_log: FaultLog<(String, &'static str)>,
     pods: BTreeMap<String, Pod>,
     planned: BTreeMap<String, PlannedPod>,
     unrecorded: BTreeMap<String, UnrecordedPod>,
@@ -277,6 +280,7 @@ pub fn spawn(start: ReconcileDependencies) -> (Reconcile, JoinHandle<()>) {
         own_pools,
         snapshot: None,
         plan: None,
+        claim_log: FaultLog::default(),
         pods: pods.into_iter().map(by_ifname).collect(),
         planned: BTreeMap::new(),
         unrecorded: unrecorded.into_iter().map(|pod| (pod.host_ifname.clone(), pod)).collect(),
@@ -598,8 +602,9 @@ impl Task {
 
     async fn apply(&mut self, plan: Arc<Plan>) {
         let first = self.plan.is_none();
-        let known = self.plan.as_ref().map(|plan| plan.ignored_claims.faults.as_slice()).unwrap_or_default();
-        for fault in plan.ignored_claims.faults.iter().filter(|fault| !known.contains(fault)) {
+        let faults = plan.ignored_claims.faults.iter();
+        let faults = faults.map(|fault| ((fault.node.clone(), fault.field), fault.to_string())).collect();
+        for fault in self.claim_log.select(Instant::now(), faults) {
             tracing::warn!(%fault, "a claim of another node is ignored");
         }
         match self.kernel.set_plan(SharedPlan::of(Arc::clone(&plan))).await {

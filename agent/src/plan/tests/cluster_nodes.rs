@@ -34,8 +34,15 @@ fn objects(nodes: Vec<NodeInfo>) -> Objects {
     }
 }
 
-fn assembled(objects: &Objects, running: Option<&Snapshot>) -> Assembled {
-    assemble(objects, running, "kube-system", &|_, _| false)
+/// A snapshot, with the texts of all faults.
+struct Looked {
+    snapshot: Snapshot,
+    faults: Vec<String>,
+}
+
+fn assembled(objects: &Objects, running: Option<&Snapshot>) -> Looked {
+    let Assembled { snapshot, faults } = assemble(objects, running, "kube-system", &|_, _| false);
+    Looked { snapshot, faults: faults.into_values().flatten().collect() }
 }
 
 /// The accepted addresses of each node, and the reasons for which others are ignored.
@@ -167,4 +174,21 @@ fn a_claim_blocks_no_new_subnet_of_the_overlay() {
         faults[0].contains("contains the VTEPs of 2 nodes, such as 10.210.0.2 of NodeInfo n2"),
         "{faults:?}"
     );
+}
+
+#[test]
+fn a_nodeinfo_has_one_fault_whatever_its_number_of_addresses() {
+    let claims = |number: u32| -> Vec<String> { (0..number).map(|last| format!("fe80::{last:x}")).collect() };
+    let evil = |claims: &[String]| {
+        let claims: Vec<&str> = claims.iter().map(String::as_str).collect();
+        node("evil", OLD, "10.1.0.12", "", &claims)
+    };
+    let found = assembled(&objects(vec![evil(&claims(64))]), None);
+    assert_eq!(found.faults.len(), 1, "{:?}", found.faults);
+    assert!(found.faults[0].contains("localIPs[0]: fe80::0 is not an address that other nodes can reach"));
+    assert!(found.faults[0].ends_with("; and 63 more faults"), "{:?}", found.faults);
+    let found = assembled(&objects(vec![evil(&claims(4_096))]), None);
+    let words =
+        "NodeInfo evil: spec.vtepInfo.localIPs: 4096 entries, at most 64 are allowed: list only addresses";
+    assert!(found.faults.len() == 1 && found.faults[0].starts_with(words), "{:?}", found.faults);
 }

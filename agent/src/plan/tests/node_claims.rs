@@ -56,7 +56,7 @@ pub(super) fn cluster() -> (Intent, Host) {
 fn claimed(intent: &Intent, host: &Host) -> (Vec<String>, String) {
     let accepted = accept(intent, host);
     let local = accepted.vtep("evil").map(|vtep| vtep.local.iter().map(ToString::to_string).collect());
-    let fault = accepted.ignored.faults.first().cloned().unwrap_or_default();
+    let fault = accepted.ignored.faults.first().map(ToString::to_string).unwrap_or_default();
     (local.unwrap_or_default(), fault)
 }
 
@@ -217,4 +217,21 @@ fn ignored_claims_have_no_routes_and_are_in_the_plan() {
         !attracted.iter().any(|prefix| ["10.1.0.1/32", "8.8.8.8/32"].contains(&prefix.as_str())),
         "{attracted:?}"
     );
+}
+
+#[test]
+fn a_node_has_one_fault_of_each_field_and_hides_no_other_node() {
+    let (intent, host) = cluster();
+    let foreign: Vec<String> = (0..64).map(|last| format!("8.8.8.{last}")).collect();
+    let foreign: Vec<&str> = foreign.iter().map(String::as_str).collect();
+    let nodes = vec![
+        node("evil", "2026-01-01T00:00:00Z", "10.1.0.50", "", &foreign),
+        node("n2", "2026-01-02T00:00:00Z", "10.1.0.12", "", &["9.9.9.9"]),
+    ];
+    let ignored = accept(&Intent { nodes, ..intent }, &host).ignored;
+    assert_eq!((ignored.addresses, ignored.faults.len()), (65, 2));
+    let texts: Vec<String> = ignored.faults.iter().map(ToString::to_string).collect();
+    assert!(texts[0].starts_with("NodeInfo evil: spec.vtepInfo.localIPs: 8.8.8.0 is in no"), "{texts:?}");
+    assert!(texts[0].len() < 1_000 && texts[0].ends_with(" more faults"), "{texts:?}");
+    assert!(texts[1].starts_with("NodeInfo n2: spec.vtepInfo.localIPs: 9.9.9.9 is in no"), "{texts:?}");
 }

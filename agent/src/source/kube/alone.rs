@@ -7,7 +7,7 @@ use trunkline_api::resources::{
 };
 use trunkline_api::validate::{self, Fault, ObjectSource};
 
-use super::assemble::Objects;
+use super::assemble::{ObjectFaults, Objects};
 
 /// A kind whose objects are checked one by one.
 pub(super) trait CheckedAlone: Clone + PartialEq {
@@ -34,8 +34,15 @@ impl CheckedAlone for NodeInfo {
         self.status = None;
     }
 
+    /// One fault with the number of the others: each agent reports it.
     fn faults(&self) -> Vec<Fault> {
-        validate::validate_node(self).err().unwrap_or_default()
+        let found = validate::validate_node(self).err().unwrap_or_default();
+        let others = found.len().saturating_sub(1);
+        let first = found.into_iter().next().map(|fault| match others {
+            0 => fault,
+            _ => Fault { message: format!("{}; and {others} more faults", fault.message), ..fault },
+        });
+        first.into_iter().collect()
     }
 
     /// The planner prefers the claims of older NodeInfos. No node can write the time.
@@ -102,7 +109,7 @@ pub(super) fn each_valid<T: CheckedAlone>(
     objects: &Objects,
     wanted: &BTreeMap<String, T>,
     running: &[T],
-    faults: &mut BTreeSet<String>,
+    faults: &mut ObjectFaults,
 ) -> Vec<T> {
     let running: BTreeMap<String, T> =
         running.iter().map(|one| (one.clone().metadata().name.clone(), one.clone())).collect();
@@ -120,8 +127,11 @@ pub(super) fn each_valid<T: CheckedAlone>(
             return Some(object);
         }
         let found = object.faults();
-        faults.extend(found.iter().map(ToString::to_string));
-        if found.is_empty() { Some(object) } else { before.cloned() }
+        if found.is_empty() {
+            return Some(object);
+        }
+        faults.entry((kind, name.clone())).or_default().extend(found.iter().map(ToString::to_string));
+        before.cloned()
     });
     served.collect()
 }

@@ -38,7 +38,10 @@ use crate::plan::intent::{OverlayPods, ServiceObjects, Snapshot};
 use crate::plan::remote::RemoteObjects;
 
 /// Kind and name.
-type ObjectRef = (&'static str, String);
+pub type ObjectRef = (&'static str, String);
+
+/// The faults of each object, each with kind, name, field and fix.
+pub type ObjectFaults = BTreeMap<ObjectRef, BTreeSet<String>>;
 
 /// The state of a Secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,8 +96,8 @@ pub struct Objects {
 pub struct Assembled {
     /// The valid objects.
     pub snapshot: Snapshot,
-    /// The faults, each with kind, name, field and fix. Sorted.
-    pub faults: Vec<String>,
+    /// The faults.
+    pub faults: ObjectFaults,
 }
 
 /// A set of objects by name.
@@ -112,8 +115,10 @@ pub fn assemble(
     in_use: &dyn Fn(&str, &str) -> bool,
 ) -> Assembled {
     let before = Candidate::of(running);
-    let mut faults: BTreeSet<String> =
-        objects.unreadable.iter().map(|((kind, name), words)| format!("{kind} {name}: {words}")).collect();
+    let mut faults = ObjectFaults::new();
+    for (which, words) in &objects.unreadable {
+        add(&mut faults, which, format!("{} {}: {words}", which.0, which.1));
+    }
     let mut wanted = Candidate {
         networks: objects
             .networks
@@ -127,21 +132,24 @@ pub fn assemble(
     }
     for name in before.networks.keys().filter(|name| !objects.networks.contains_key(*name)) {
         if in_use("Network", name) {
-            faults.insert(deleted("Network", name));
-            wanted.revert(&("Network", name.clone()), &before);
+            let which = ("Network", name.clone());
+            add(&mut faults, &which, deleted("Network", name));
+            wanted.revert(&which, &before);
         }
     }
     for name in before.subnets.keys().filter(|name| !objects.subnets.contains_key(*name)) {
         if in_use("Subnet", name) {
-            faults.insert(deleted("Subnet", name));
-            wanted.revert(&("Subnet", name.clone()), &before);
+            let which = ("Subnet", name.clone());
+            add(&mut faults, &which, deleted("Subnet", name));
+            wanted.revert(&which, &before);
         }
     }
     resolve(&mut wanted, objects, &before, namespace, &mut faults);
     let known = running.map(|running| running.nodes.as_slice()).unwrap_or_default();
     for (name, fault) in subnets_over_nodes(&wanted, &before, known) {
-        faults.insert(fault);
-        wanted.revert(&("Subnet", name), &before);
+        let which = ("Subnet", name);
+        add(&mut faults, &which, fault);
+        wanted.revert(&which, &before);
     }
 
     let created = |which: &ObjectRef| created(objects, which);
@@ -159,13 +167,10 @@ pub fn assemble(
             wanted.one_by_one(&before, &objects.labels, &created, &mut faults);
             break;
         }
-        faults.extend(
-            found
-                .iter()
-                .filter(|fault| changed.contains(&&(fault.kind, fault.name.clone())))
-                .map(ToString::to_string),
-        );
         for which in changed {
+            for fault in found.iter().filter(|fault| (fault.kind, &fault.name) == (which.0, &which.1)) {
+                add(&mut faults, which, fault.to_string());
+            }
             wanted.revert(which, &before);
         }
     }
@@ -188,7 +193,7 @@ pub fn assemble(
             agent_settings,
             files: Vec::new(),
         },
-        faults: faults.into_iter().collect(),
+        faults,
     }
 }
 
@@ -205,6 +210,10 @@ pub fn secrets<'a>(
 
 fn place(named: &SecretKeyRef, namespace: &str) -> (String, String) {
     (named.namespace.clone().unwrap_or_else(|| namespace.to_owned()), named.name.clone())
+}
+
+fn add(faults: &mut ObjectFaults, which: &ObjectRef, text: String) {
+    faults.entry(which.clone()).or_default().insert(text);
 }
 
 fn deleted(kind: &str, name: &str) -> String {
@@ -226,7 +235,7 @@ fn remote(objects: &Objects, running: Option<&Snapshot>) -> Option<Arc<RemoteObj
 fn services(
     objects: &Objects,
     running: Option<&ServiceObjects>,
-    faults: &mut BTreeSet<String>,
+    faults: &mut ObjectFaults,
 ) -> ServiceObjects {
     let mut result = running.cloned().unwrap_or_default();
     if objects.services_listed {
@@ -320,7 +329,7 @@ impl Candidate {
         before: &Candidate,
         labels: &BTreeMap<String, String>,
         created: &dyn Fn(&ObjectRef) -> String,
-        faults: &mut BTreeSet<String>,
+        faults: &mut ObjectFaults,
     ) {
         let wanted = std::mem::replace(self, Candidate::of(None));
         let names = |kind: &'static str, keys: Vec<&String>| -> Vec<ObjectRef> {
@@ -344,10 +353,13 @@ impl Candidate {
             if !new.is_empty() {
                 // The text names the skipped object, even if the rule names the other object.
                 let (kind, name) = &which;
-                faults.extend(new.iter().map(|fault| match (fault.kind, &fault.name) == (*kind, name) {
-                    true => fault.to_string(),
-                    false => format!("{kind} {name}: with this object, {fault}"),
-                }));
+                for fault in &new {
+                    let text = match (fault.kind, &fault.name) == (*kind, name) {
+                        true => fault.to_string(),
+                        false => format!("{kind} {name}: with this object, {fault}"),
+                    };
+                    add(faults, &which, text);
+                }
                 self.revert(&which, before);
             }
         }
@@ -407,7 +419,7 @@ fn resolve(
     objects: &Objects,
     before: &Candidate,
     namespace: &str,
-    faults: &mut BTreeSet<String>,
+    faults: &mut ObjectFaults,
 ) {
     let mut failed: Vec<ObjectRef> = Vec::new();
     for (name, network) in &mut wanted.networks {
@@ -423,8 +435,9 @@ fn resolve(
                 Ok(secret) => peer.password = Some(secret),
                 Err(error) => {
                     let field = format!("spec.config.bgpPeers[{index}].passwordSecretRef");
-                    faults.insert(format!("Network {name}: {field}: Secret {error}"));
-                    failed.push(("Network", name.clone()));
+                    let which = ("Network", name.clone());
+                    add(faults, &which, format!("Network {name}: {field}: Secret {error}"));
+                    failed.push(which);
                 }
             }
         }

@@ -35,12 +35,25 @@ fn objects(networks: Vec<Network>, subnets: Vec<Subnet>) -> Objects {
     }
 }
 
-fn look(objects: &Objects, running: Option<&Snapshot>) -> Assembled {
-    assemble(objects, running, "kube-system", &|_, _| false)
+/// A snapshot, with the texts of all faults.
+#[derive(Debug)]
+struct Looked {
+    snapshot: Snapshot,
+    faults: Vec<String>,
+}
+
+impl From<Assembled> for Looked {
+    fn from(Assembled { snapshot, faults }: Assembled) -> Looked {
+        Looked { snapshot, faults: faults.into_values().flatten().collect() }
+    }
+}
+
+fn look(objects: &Objects, running: Option<&Snapshot>) -> Looked {
+    assemble(objects, running, "kube-system", &|_, _| false).into()
 }
 
 /// The served names of networks, then names and prefixes of subnets.
-fn served(assembled: &Assembled) -> String {
+fn served(assembled: &Looked) -> String {
     let networks = assembled.snapshot.networks.iter().map(|one| one.name().to_owned());
     let subnets =
         assembled.snapshot.subnets.iter().map(|one| format!("{}={}", one.name(), one.spec.range.cidr));
@@ -155,8 +168,9 @@ fn objects_deleted_under_pods_stay_until_the_pods_are_gone() {
     let running = look(&good(), None).snapshot;
     let mut objects = good();
     objects.subnets.remove("b");
-    let used =
-        assemble(&objects, Some(&running), "kube-system", &|kind, name| (kind, name) == ("Subnet", "b"));
+    let used: Looked =
+        assemble(&objects, Some(&running), "kube-system", &|kind, name| (kind, name) == ("Subnet", "b"))
+            .into();
     assert_eq!(used.snapshot, running);
     assert!(used.faults[0].starts_with("Subnet b: was deleted while pods"), "{:?}", used.faults);
     assert_eq!(served(&look(&objects, Some(&running))), "r a=10.1.1.0/24");
@@ -171,7 +185,7 @@ fn keys_are_read_from_secrets_and_lost_keys_are_retained() {
     };
     let place = |name: &str| ("kube-system".to_owned(), name.to_owned());
     let values = |text: &str| SecretState::Values([("md5".to_owned(), text.as_bytes().to_vec())].into());
-    let key = |assembled: &Assembled| {
+    let key = |assembled: &Looked| {
         assembled
             .snapshot
             .networks
@@ -254,7 +268,7 @@ fn anycast(name: &str, spec: Value) -> AnycastAddress {
 }
 
 /// The served names and first addresses of pools, then the names of advertisements.
-fn served_services(assembled: &Assembled) -> String {
+fn served_services(assembled: &Looked) -> String {
     let services = &assembled.snapshot.services;
     let pools = services.pools.iter().map(|one| format!("{}={}", one.name(), one.spec.addresses[0]));
     let advertisements = services.advertisements.iter().map(|one| one.name().to_owned());
@@ -362,7 +376,7 @@ fn a_bad_agent_settings_keeps_its_version_in_force() {
         settings_listed: true,
         ..good()
     };
-    let mtu = |assembled: &Assembled| {
+    let mtu = |assembled: &Looked| {
         let settings = &assembled.snapshot.agent_settings;
         assert_eq!(settings.last().map(AgentSettings::name), Some("b"));
         settings.iter().find_map(|one| one.spec.config.pod_mtu)

@@ -26,6 +26,7 @@ use kube::{Api, ResourceExt};
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
+use trunkline_api::kept;
 use trunkline_api::kube::{Kind, Lenient, Object, node_addresses};
 use trunkline_api::names::label;
 use trunkline_api::resources::{
@@ -34,7 +35,7 @@ use trunkline_api::resources::{
     ServiceAdvertisementSpec, ServicePool, ServicePoolSpec, Subnet, SubnetSpec,
 };
 
-use super::assemble::{Assembled, Objects, SecretState, assemble, secrets};
+use super::assemble::{Assembled, ObjectFaults, ObjectRef, Objects, SecretState, assemble, secrets};
 use super::cache::{self, Remembered};
 use super::cluster::{Cluster, INSTANCES};
 use super::departures;
@@ -43,6 +44,7 @@ use super::node::ObservedNode;
 use super::remote;
 use super::sandboxes::{Origin, attached, has_device};
 use super::watch::{Change, FullObjects, Metadata, Selector, Source, run};
+use crate::fault_log::FaultLog;
 use crate::ipam::{Counts, Ipam, Phase};
 use crate::metrics::Metrics;
 use crate::plan::intent::{OverlayPods, Snapshot, SnapshotRefusal};
@@ -72,6 +74,9 @@ const POOLS: &str = "servicepools";
 const ADVERTISEMENTS: &str = "serviceadvertisements";
 const ANYCAST: &str = "anycastaddresses";
 const SETTINGS: &str = "agentsettings";
+
+/// Octets of a report about one object, as in an event.
+const FAULT_TEXT: usize = 1_000;
 
 /// A change from one of the watches.
 enum ObjectChange {
@@ -149,7 +154,7 @@ struct Task {
     running: Option<Arc<Snapshot>>,
     /// The reasons why the last snapshot was refused as a whole.
     refused: Vec<String>,
-    reported: Vec<String>,
+    fault_log: FaultLog<ObjectRef>,
     /// Watches that are started and stopped with the objects.
     watches: BTreeMap<String, AbortHandle>,
     /// The content of the cache file.
@@ -171,7 +176,7 @@ pub async fn follow(start: TaskDependencies) {
         overlay: BTreeMap::new(),
         running: None,
         refused: Vec::new(),
-        reported: Vec::new(),
+        fault_log: FaultLog::default(),
         watches: BTreeMap::new(),
         remembered: None,
     };
@@ -621,9 +626,10 @@ impl Task {
         if !self.is_whole() {
             if !self.node_known && self.start.cluster.health().was_listed(NODE) {
                 let node = &self.start.node;
-                self.record_faults(vec![format!(
+                let fault = format!(
                     "Node {node}: is not in the API server: write nodeName into the agent's configuration, or NODE_NAME into its environment"
-                )]);
+                );
+                self.record_faults([(("Node", node.clone()), [fault].into())].into());
             }
             return true;
         }
@@ -660,25 +666,31 @@ impl Task {
                 Some(Err(SnapshotRefusal { faults })) => self.refused = faults,
             }
         }
-        faults.extend(self.refused.iter().cloned());
-        faults.extend(self.ignored.values().flatten().cloned());
+        if !self.refused.is_empty() {
+            faults.insert(("Snapshot", String::new()), self.refused.iter().cloned().collect());
+        }
+        for (which, texts) in &self.ignored {
+            faults.entry(which.clone()).or_default().extend(texts.iter().cloned());
+        }
         self.record_faults(faults);
         self.save().await;
         true
     }
 
-    /// Reports each fault once while it lasts.
-    fn record_faults(&mut self, faults: Vec<String>) {
-        let new: Vec<&String> = faults.iter().filter(|fault| !self.reported.contains(fault)).collect();
-        for fault in &new {
-            tracing::error!(%fault, "an object of the API server is not served in its current form");
-            self.start.cluster.warn("NotServed", (*fault).clone());
-        }
+    /// Reports each object with faults once while they last, and at a bounded rate.
+    fn record_faults(&mut self, faults: ObjectFaults) {
+        let joined =
+            |texts: &BTreeSet<String>| kept::join(&texts.iter().cloned().collect::<Vec<_>>(), FAULT_TEXT);
+        let texts = faults.iter().map(|(which, texts)| (which.clone(), joined(texts))).collect();
+        let new = self.fault_log.select(Instant::now(), texts);
         if !new.is_empty() {
             self.start.metrics.manifests_refused();
         }
-        self.start.cluster.state().faults.clone_from(&faults);
-        self.reported = faults;
+        for fault in new {
+            tracing::error!(%fault, "an object of the API server is not served in its current form");
+            self.start.cluster.warn("NotServed", fault);
+        }
+        self.start.cluster.state().faults = faults.into_values().flatten().collect();
     }
 
     /// Writes the applied state to the cache file, if it changed.
