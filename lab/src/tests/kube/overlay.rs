@@ -171,8 +171,10 @@ fn claims(cluster: &Cluster, fabric: &Fabric) -> Result<()> {
     let node1 = fabric.host("node1")?;
     wait_for("node1 to ignore the listed address", PATIENCE, || {
         let claims = client::status(node1)?.ignored_claims;
-        let is_ignored =
-            claims.faults.iter().any(|fault| fault.contains(&format!("{extra} is outside of nodeAddressCIDRs")));
+        let is_ignored = claims
+            .faults
+            .iter()
+            .any(|fault| fault.contains(&format!("{extra} is outside of nodeAddressCIDRs")));
         Ok(Seen::when(is_ignored, || format!("{claims:?}")))
     })?;
     let table = node1.sh("ip route show table 40001")?;

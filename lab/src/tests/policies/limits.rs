@@ -63,6 +63,11 @@ apiVersion: v1
 kind: Namespace
 metadata: { name: victim, labels: { team: victim } }
 ---
+apiVersion: trunkline.io/v1alpha1
+kind: ServicePool
+metadata: { name: written }
+spec: { addresses: [29.0.0.0/24] }
+---
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
 metadata: { name: db, namespace: victim }

@@ -6,7 +6,7 @@ use trunkline_api::kept;
 use trunkline_api::names::annotation;
 
 use super::super::super::world::World;
-use super::write::{LARGEST, POD, labels, labels_of, mark_namespace, number, pods, status};
+use super::write::{LARGEST, POD, change, labels, labels_of, mark_namespace, number, pods, status};
 use super::{Input, costly, input};
 
 /// The annotations of an object have at most 256 KiB.
@@ -27,13 +27,22 @@ pub(super) const INPUTS: &[Input] = &[
             json!({ "annotations": { annotation::IP_POOL: value } }),
         )
     }),
-    input("further interfaces of a pod", |world, scale| {
+    input("further interfaces of a pod, by its annotation or by Multus'", |world, scale| {
         let routes: Vec<String> =
             (0..32 * scale).map(|n| format!("20.{}.{}.0/24", n >> 8, n & 255)).collect();
         let interface = |n: usize| json!({ "name": format!("net{n}"), "network": "rack1", "routes": routes });
         let room = MOST_ANNOTATION / json!(interface(100)).to_string().len();
         let list: Vec<Value> = (0..(8 * scale).min(room)).map(interface).collect();
         annotated(world, annotation::INTERFACES, &json!(list).to_string())
+    }),
+    input("changes of these annotations, while the pod exists", |world, scale| {
+        pods(world, 1, json!({}))?;
+        (0..(2 * scale).min(100)).try_for_each(|n| {
+            let list: Vec<Value> =
+                (0..8).map(|name| json!({ "name": format!("net{n}-{name}"), "network": "rack1" })).collect();
+            let annotations = json!({ annotation::INTERFACES: json!(list).to_string() });
+            change(world, POD, "written0", &json!({ "metadata": { "annotations": annotations } }))
+        })
     }),
     input("extra prefixes of a pod", |world, scale| {
         let prefixes: Vec<String> =

@@ -41,14 +41,27 @@ pub(super) const INPUTS: &[Input] = &[
         let spec = json!({ "podSelector": selector, "ingress": [rule(9_000, 9_000)] });
         create_many(world, POLICY, 1, json!({ "spec": spec }))
     }),
-    costly("labels of a pod that policies name", |world, scale| {
+    costly(
+        "labels of a pod that ClusterNetworkPolicies or policies of its own Namespace name",
+        |world, scale| {
+            let labels = labels(40 * scale);
+            create(world, POLICY, "keys", ingress(&json!([{ "from": peers(labels.keys()) }])))?;
+            pods(world, PODS, json!({ "labels": labels }))
+        },
+    ),
+    input("labels of a pod that only policies of other Namespaces name", |world, scale| {
         let labels = labels(40 * scale);
-        create(world, POLICY, "keys", ingress(&json!([{ "from": peers(labels.keys()) }])))?;
+        create_everywhere(world, POLICY, 1, ingress(&json!([{ "from": peers(labels.keys()) }])))?;
         pods(world, PODS, json!({ "labels": labels }))
     }),
-    input("the same, of all pods of a Namespace", |world, scale| {
+    input("the first kind of labels, of all pods of a Namespace", |world, scale| {
         let labels = labels(50);
         create(world, POLICY, "keys", ingress(&json!([{ "from": peers(labels.keys()) }])))?;
+        pods(world, (1_000 * scale).min(MOST_PODS), json!({ "labels": labels }))
+    }),
+    input("the second kind, of all pods of a Namespace", |world, scale| {
+        let labels = labels(50);
+        create_everywhere(world, POLICY, 1, ingress(&json!([{ "from": peers(labels.keys()) }])))?;
         pods(world, (1_000 * scale).min(MOST_PODS), json!({ "labels": labels }))
     }),
     costly("labels of a pod that no policy names", |world, scale| {
@@ -84,6 +97,13 @@ pub(super) const INPUTS: &[Input] = &[
             )
         })
     }),
+    input("policies that wait for new keys", |world, scale| {
+        (0..(10 * scale).min(100)).try_for_each(|n| {
+            let keys: Vec<String> = (0..1_000).map(|key| format!("wait{n}-{key}")).collect();
+            create(world, POLICY, &format!("wait{n}"), ingress(&json!([{ "from": peers(&keys) }])))
+        })
+    }),
+    input("addresses that leave their pods", |world, scale| pods(world, (20 * scale).min(500), json!({}))),
     input("writes of `policies.json`", |world, scale| {
         create_many(world, POLICY, (10 * scale).min(500), ingress(&json!([rule(10, 10)])))
     }),

@@ -35,12 +35,15 @@ pub(super) const VMI: Kind = ("kubevirt.io", "v1", "VirtualMachineInstance", "vi
 pub(super) const MIGRATION: Kind =
     ("kubevirt.io", "v1", "VirtualMachineInstanceMigration", "virtualmachineinstancemigrations");
 pub(super) const NODE: Kind = ("", "v1", "Node", "nodes");
+pub(super) const NODE_INFO: Kind = ("networking.alibaba.com", "v1", "NodeInfo", "nodeinfoes");
 
 /// The kinds of the tenant's objects. A pod goes before its owner.
 const KINDS: [Kind; 8] = [POD, SERVICE, SLICE, POLICY, DEFINITION, MIGRATION, VMI, VM];
 
-/// The name of the Node that an input writes.
-pub(super) const WRITTEN_NODE: &str = "written";
+/// The name of an object without a Namespace that an input writes.
+const WRITTEN: &str = "written";
+/// Their kinds.
+const KINDS_OF_CLUSTER: [Kind; 2] = [NODE, NODE_INFO];
 
 fn resource((group, version, kind, plural): Kind) -> ApiResource {
     ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
@@ -111,9 +114,21 @@ fn spread(
     })
 }
 
-/// Creates the Node that no machine has.
-pub(super) fn create_node(world: &World<'_>, rest: Value) -> Result<()> {
-    post(world, NODE, None, text(NODE, WRITTEN_NODE, rest))
+/// Creates an object without a Namespace, such as a Node that no machine has.
+pub(super) fn create_of_cluster(world: &World<'_>, kind: Kind, rest: Value) -> Result<()> {
+    post(world, kind, None, text(kind, WRITTEN, rest))
+}
+
+/// A merge patch of an object of the tenant.
+pub(super) fn change(world: &World<'_>, kind: Kind, name: &str, patch: &Value) -> Result<()> {
+    match world.cluster.wait(api(world, kind, TENANT).patch(
+        name,
+        &PatchParams::default(),
+        &Patch::Merge(patch),
+    )) {
+        Ok(_) | Err(kube::Error::Api(_)) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// A merge patch of an object's status.
@@ -174,11 +189,13 @@ pub(in super::super) fn clear(world: &World<'_>) -> Result<()> {
             delete_all(world, kind, &namespace)?;
         }
     }
-    let nodes: Api<DynamicObject> = Api::all_with(world.cluster.client(), &resource(NODE));
-    match world.cluster.wait(nodes.delete(WRITTEN_NODE, &DeleteParams::default())) {
-        Ok(_) => {}
-        Err(kube::Error::Api(status)) if status.code == 404 => {}
-        Err(error) => return Err(error.into()),
+    for kind in KINDS_OF_CLUSTER {
+        let objects: Api<DynamicObject> = Api::all_with(world.cluster.client(), &resource(kind));
+        match world.cluster.wait(objects.delete(WRITTEN, &DeleteParams::default())) {
+            Ok(_) => {}
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            Err(error) => return Err(error.into()),
+        }
     }
     let namespaces: Api<k8s_openapi::api::core::v1::Namespace> = Api::all(world.cluster.client());
     let written = world.cluster.wait(namespaces.get_metadata(TENANT))?.metadata;
