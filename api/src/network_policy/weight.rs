@@ -6,8 +6,10 @@
 //! | a rule, a peer, a port, a block, an exception, a network | 1 |
 //! | a condition of a selector, and each of its values | 1 |
 //! | a peer that no single label decides (several conditions, `NotIn` or `DoesNotExist`) | 16 more |
+//! | a peer of several Namespaces without a condition that names a value | 16 more |
 //!
-//! Pods are compared with each peer of the last kind one by one. Other peers are found by an index.
+//! Pods are compared with each peer of the last two kinds one by one. Other peers are found by an
+//! index. A policy without any part weighs one entry.
 //!
 //! A policy above the bound becomes a stub: a NetworkPolicy isolates its pods in its directions, and
 //! a ClusterNetworkPolicy denies everything in the directions where it has rules.
@@ -27,7 +29,7 @@ pub const BOUND: PolicyWeight = PolicyWeight { entries: 20_000, octets: 1 << 20 
 /// The bound of the selector of the pods to which a policy applies. A stub keeps it.
 const SUBJECT_BOUND: PolicyWeight = PolicyWeight { entries: 1000, octets: 64 << 10 };
 
-/// Further entries of a peer that no single label decides.
+/// Further entries of a peer that no single label decides, or that no value of a label limits.
 const UNINDEXED: usize = 16;
 
 /// The size of a policy as written.
@@ -76,6 +78,11 @@ impl PolicyWeight {
     fn of(mut self, parts: impl Iterator<Item = PolicyWeight>) -> PolicyWeight {
         parts.for_each(|part| self += part);
         self
+    }
+
+    /// The weight of a policy with these parts: a policy without a part costs memory too.
+    fn of_policy(self) -> PolicyWeight {
+        PolicyWeight { entries: self.entries.max(1), ..self }
     }
 }
 
@@ -128,11 +135,20 @@ fn is_indexed(selector: &LabelSelector) -> bool {
         && selector.match_expressions.iter().all(|expression| is_label(expression.operator))
 }
 
-/// A peer with these selectors.
-fn pods<'a>(selectors: impl Iterator<Item = &'a LabelSelector> + Clone) -> PolicyWeight {
-    let unindexed = selectors.clone().filter(|selector| !is_indexed(selector)).count();
+/// Whether a condition of a selector names the values of a label.
+fn names_values(selector: &LabelSelector) -> bool {
+    let mut expressions = selector.match_expressions.iter();
+    !selector.match_labels.is_empty() || expressions.any(|expression| expression.operator == Operator::In)
+}
+
+/// A group of pods with these selectors. `is_wide`: all pods of the cluster are compared with it.
+fn pods<'a>(
+    selectors: impl Iterator<Item = &'a LabelSelector> + Clone,
+    is_wide: impl FnOnce() -> bool,
+) -> PolicyWeight {
+    let is_unindexed = !selectors.clone().all(is_indexed) || is_wide();
     let mut weight = PolicyWeight::ENTRY.of(selectors.map(selector));
-    weight.entries += if unindexed > 0 { UNINDEXED } else { 0 };
+    weight.entries += if is_unindexed { UNINDEXED } else { 0 };
     weight
 }
 
@@ -142,7 +158,8 @@ impl NetworkPolicy {
         let rule = |rule: &NetworkRule| {
             let peers = rule.peers.iter().map(|peer| match peer {
                 NetworkPeer::Pods { namespaces, pods: of_pods } => {
-                    pods(namespaces.iter().chain(of_pods.iter()))
+                    let selectors = namespaces.iter().chain(of_pods.iter());
+                    pods(selectors.clone(), || namespaces.is_some() && !selectors.clone().any(names_values))
                 }
                 NetworkPeer::Block(block) => PolicyWeight { entries: 1 + block.except.len(), octets: 0 },
                 NetworkPeer::Unknown => PolicyWeight::ENTRY,
@@ -153,7 +170,7 @@ impl NetworkPolicy {
             });
             PolicyWeight::ENTRY.of(peers.chain(ports))
         };
-        selector(&self.pod_selector).of(self.ingress.iter().chain(&self.egress).map(rule))
+        selector(&self.pod_selector).of(self.ingress.iter().chain(&self.egress).map(rule)).of_policy()
     }
 
     /// A policy that isolates the same pods in the same directions, and allows nothing. Above its
@@ -176,7 +193,9 @@ impl ClusterPolicy {
     pub fn weight(&self) -> PolicyWeight {
         let rule = |rule: &ClusterRule| {
             let peers = rule.peers.iter().map(|peer| match peer {
-                ClusterPeer::Pods(of_pods) => cluster_pods(of_pods),
+                ClusterPeer::Pods(of_pods) => cluster_pods(of_pods, || {
+                    !names_values(&of_pods.namespaces) && !names_values(&of_pods.pods)
+                }),
                 ClusterPeer::Networks(networks) => PolicyWeight { entries: networks.len().max(1), octets: 0 },
                 ClusterPeer::Unknown => PolicyWeight::ENTRY,
             });
@@ -186,20 +205,18 @@ impl ClusterPolicy {
             });
             PolicyWeight::ENTRY.of(peers.chain(ports))
         };
-        self.subject_weight().of(self.ingress.iter().chain(&self.egress).map(rule))
+        self.subject_weight().of(self.ingress.iter().chain(&self.egress).map(rule)).of_policy()
     }
 
     fn subject_weight(&self) -> PolicyWeight {
         match &self.subject {
-            ClusterSubject::Pods(of_pods) => cluster_pods(of_pods),
+            ClusterSubject::Pods(of_pods) => cluster_pods(of_pods, || false),
             ClusterSubject::Unknown => PolicyWeight::default(),
         }
     }
 
-    /// A policy that denies everything in the directions where this one has rules. Above its own
-    /// bound, the subject selects no pod, as a subject that this version cannot read.
+    /// A policy that denies everything to the same pods in the directions where this one has rules.
     pub fn stub(&self) -> ClusterPolicy {
-        let fits = self.subject_weight().excess(SUBJECT_BOUND).is_none();
         let rules = |rules: &[ClusterRule]| {
             let deny =
                 ClusterRule { action: Action::Deny, peers: vec![ClusterPeer::Unknown], ports: Vec::new() };
@@ -209,15 +226,15 @@ impl ClusterPolicy {
             name: self.name.clone(),
             tier: self.tier,
             priority: self.priority,
-            subject: if fits { self.subject.clone() } else { ClusterSubject::Unknown },
+            subject: self.subject.clone(),
             ingress: rules(&self.ingress),
             egress: rules(&self.egress),
         }
     }
 }
 
-fn cluster_pods(of_pods: &ClusterPods) -> PolicyWeight {
-    pods([&of_pods.namespaces, &of_pods.pods].into_iter())
+fn cluster_pods(of_pods: &ClusterPods, is_wide: impl FnOnce() -> bool) -> PolicyWeight {
+    pods([&of_pods.namespaces, &of_pods.pods].into_iter(), is_wide)
 }
 
 /// The effect of a stub, and the fix.
@@ -244,10 +261,14 @@ impl Read<NetworkPolicy> {
 }
 
 impl Read<ClusterPolicy> {
-    /// Replaces a policy above the bound by its stub, with a fault.
+    /// Replaces a policy above the bound by its stub, with a fault. A subject above its own bound
+    /// selects no pod, as a subject that this version cannot read.
     pub fn limit(mut self) -> Self {
         if let Some(excess) = self.object.weight().excess(BOUND) {
             self.object = self.object.stub();
+            if self.object.subject_weight().excess(SUBJECT_BOUND).is_some() {
+                self.object.subject = ClusterSubject::Unknown;
+            }
             self.faults.insert(0, fault(excess, CLUSTER_EFFECT));
         }
         self
@@ -281,9 +302,22 @@ mod tests {
             ),
             (json!({"from": [{"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.1.0.0/16"]}}]}), weight(3, 0)),
             (json!({"ports": [{"port": 80}, {"port": "http"}]}), weight(3, 4)),
+            // Each pod of the cluster is compared with these peers.
+            (json!({"from": [{"namespaceSelector": {}}]}), weight(18, 0)),
+            (
+                json!({"from": [{"namespaceSelector": {}, "podSelector":
+                    {"matchExpressions": [{"key": "a", "operator": "Exists"}]}}]}),
+                weight(19, 1),
+            ),
+            (json!({"from": [{"namespaceSelector": {"matchLabels": {"a": "x"}}}]}), weight(4, 2)),
+            (
+                json!({"from": [{"namespaceSelector": {}, "podSelector": {"matchLabels": {"a": "x"}}}]}),
+                weight(4, 2),
+            ),
         ] {
             assert_eq!(with(rule.clone()), expected, "{rule}");
         }
+        assert_eq!(network(&json!({"podSelector": {}})).object.weight(), weight(1, 0), "no part");
     }
 
     #[test]
@@ -331,5 +365,18 @@ mod tests {
         assert!(read.object.egress[0].is_unknown(Direction::Egress));
         assert_eq!(read.object.egress[0].action, Action::Deny);
         assert_ne!(read.object.subject, ClusterSubject::Unknown);
+    }
+
+    #[test]
+    fn a_stub_of_a_cluster_policy_keeps_its_subject() {
+        let values: Vec<String> = (0..2000).map(|index| format!("v{index}")).collect();
+        let selector = json!({"matchExpressions": [{"key": "a", "operator": "In", "values": values}]});
+        let spec = json!({
+            "tier": "Admin", "priority": 1, "subject": {"namespaces": selector},
+            "egress": [{"action": "Accept", "to": [{"namespaces": {}}]}],
+        });
+        let read = read_cluster_policy("large-subject".into(), &spec).limit();
+        assert_eq!(read.faults.len(), 0, "the policy is within its own bound");
+        assert_eq!(read.object.stub().subject, read.object.subject);
     }
 }
