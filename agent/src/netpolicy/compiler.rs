@@ -165,6 +165,16 @@ impl Compiler {
         }
     }
 
+    /// Keeps only the stub of a policy.
+    pub(super) fn stub_policy(&mut self, name: &PolicyRef) {
+        let stub = match self.policies.get(name).map(|row| &row.policy) {
+            Some(Policy::Network(policy)) => Policy::Network(policy.stub()),
+            Some(Policy::Cluster(policy)) => Policy::Cluster(policy.stub()),
+            None => return,
+        };
+        self.set_policy(name, Some(stub));
+    }
+
     /// The difference since the last call. None: nothing changed.
     pub fn poll_changes(&mut self) -> Option<RulesChange> {
         self.compile_pending();

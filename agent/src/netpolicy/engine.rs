@@ -21,7 +21,7 @@ use super::compiler::Compiler;
 use super::coverage::{AnyPolicy, Coverage};
 use super::evaluate::{Decision, Packet, evaluate};
 use super::feed::{AddressInput, PodIdentity, PodInput, PolicyInput, PolicyObject, Wanted};
-use super::input::{Change, ClusterPolicy, Direction, Namespace, NetworkPolicy, ObjectKey, Tier};
+use super::input::{Change, Direction, Namespace, ObjectKey, Tier};
 use super::kernel::{self, CounterKey, PolicyRef};
 use super::keys::{LabelKeys, Labelled};
 use super::labels::Labels;
@@ -131,14 +131,14 @@ impl Engine {
                     self.lists.network = true;
                     self.failing.remove("networkpolicies");
                 }
-                self.handle_network_policies(change);
+                self.handle_policies(change);
             }
             PolicyInput::Cluster(change) => {
                 if matches!(change, Change::Listed(_)) {
                     self.lists.cluster = true;
                     self.failing.remove("clusternetworkpolicies");
                 }
-                self.handle_cluster_policies(change);
+                self.handle_policies(change);
             }
             PolicyInput::Namespaces(change) => {
                 if matches!(change, Change::Listed(_)) {
@@ -253,49 +253,6 @@ impl Engine {
             PolicyRef::Network(key) => self.compiler.handle_network_policies(Change::Deleted(key.clone())),
             PolicyRef::Cluster(name) => self.compiler.handle_cluster_policies(Change::Deleted(name.clone())),
         }
-    }
-
-    fn handle_network_policies(&mut self, change: Change<ObjectKey, PolicyObject<NetworkPolicy>>) {
-        let name = |policy: &NetworkPolicy| PolicyRef::Network(policy.key.clone());
-        match self.admit_network(change) {
-            Change::Listed(all) => {
-                let listed = all.iter().map(|object| name(&object.policy)).collect();
-                let gone = self.not_listed(&listed, false);
-                gone.iter().for_each(|name| self.remove_policy(name));
-                all.into_iter().for_each(|object| self.apply_network_policy(object));
-            }
-            Change::Applied(one) => self.apply_network_policy(one),
-            Change::Deleted(key) => self.remove_policy(&PolicyRef::Network(key)),
-        }
-        self.follow_wish();
-    }
-
-    fn apply_network_policy(&mut self, object: PolicyObject<NetworkPolicy>) {
-        let name = PolicyRef::Network(object.policy.key.clone());
-        self.policies.insert(name.clone(), PolicyFacts { faults: object.faults, tier: None });
-        self.offer(&name, AnyPolicy::Network(object.policy));
-    }
-
-    fn handle_cluster_policies(&mut self, change: Change<Arc<str>, PolicyObject<ClusterPolicy>>) {
-        let name = |policy: &ClusterPolicy| PolicyRef::Cluster(policy.name.clone());
-        match self.admit_cluster(change) {
-            Change::Listed(all) => {
-                let listed = all.iter().map(|object| name(&object.policy)).collect();
-                let gone = self.not_listed(&listed, true);
-                gone.iter().for_each(|name| self.remove_policy(name));
-                all.into_iter().for_each(|object| self.apply_cluster_policy(object));
-            }
-            Change::Applied(one) => self.apply_cluster_policy(one),
-            Change::Deleted(name) => self.remove_policy(&PolicyRef::Cluster(name)),
-        }
-        self.follow_wish();
-    }
-
-    fn apply_cluster_policy(&mut self, object: PolicyObject<ClusterPolicy>) {
-        let name = PolicyRef::Cluster(object.policy.name.clone());
-        let tier = Some((object.policy.tier, object.policy.priority));
-        self.policies.insert(name.clone(), PolicyFacts { faults: object.faults, tier });
-        self.offer(&name, AnyPolicy::Cluster(object.policy));
     }
 
     /// Without a policy, rows of the last run are dropped, because no watch replaces them. A watch

@@ -1,105 +1,139 @@
 //! Policies above the budget of all stored policies become stubs before the compiler stores them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::Engine;
+use trunkline_api::network_policy::PolicyWeight;
+
+use super::{Engine, PolicyFacts};
+use crate::netpolicy::coverage::AnyPolicy;
 use crate::netpolicy::feed::PolicyObject;
-use crate::netpolicy::input::{Change, ClusterPolicy, NetworkPolicy, ObjectKey};
+use crate::netpolicy::input::{Change, ClusterPolicy, NetworkPolicy, ObjectKey, Tier};
 use crate::netpolicy::kernel::PolicyRef;
 use crate::netpolicy::stored::Surplus;
 
+/// A kind of policies.
+pub(super) trait Kind: Sized {
+    type Key;
+    const IS_CLUSTER: bool;
+
+    fn name(&self) -> PolicyRef;
+    fn name_of(key: Self::Key) -> PolicyRef;
+    fn weight(&self) -> PolicyWeight;
+    fn stub(&self) -> Self;
+    fn tier(&self) -> Option<(Tier, u16)>;
+    fn into_any(self) -> AnyPolicy;
+}
+
+impl Kind for NetworkPolicy {
+    type Key = ObjectKey;
+    const IS_CLUSTER: bool = false;
+
+    fn name(&self) -> PolicyRef {
+        PolicyRef::Network(self.key.clone())
+    }
+
+    fn name_of(key: ObjectKey) -> PolicyRef {
+        PolicyRef::Network(key)
+    }
+
+    fn weight(&self) -> PolicyWeight {
+        NetworkPolicy::weight(self)
+    }
+
+    fn stub(&self) -> NetworkPolicy {
+        NetworkPolicy::stub(self)
+    }
+
+    fn tier(&self) -> Option<(Tier, u16)> {
+        None
+    }
+
+    fn into_any(self) -> AnyPolicy {
+        AnyPolicy::Network(self)
+    }
+}
+
+impl Kind for ClusterPolicy {
+    type Key = Arc<str>;
+    const IS_CLUSTER: bool = true;
+
+    fn name(&self) -> PolicyRef {
+        PolicyRef::Cluster(self.name.clone())
+    }
+
+    fn name_of(name: Arc<str>) -> PolicyRef {
+        PolicyRef::Cluster(name)
+    }
+
+    fn weight(&self) -> PolicyWeight {
+        ClusterPolicy::weight(self)
+    }
+
+    fn stub(&self) -> ClusterPolicy {
+        ClusterPolicy::stub(self)
+    }
+
+    fn tier(&self) -> Option<(Tier, u16)> {
+        Some((self.tier, self.priority))
+    }
+
+    fn into_any(self) -> AnyPolicy {
+        AnyPolicy::Cluster(self)
+    }
+}
+
 impl Engine {
-    pub(super) fn admit_network(
-        &mut self,
-        change: Change<ObjectKey, PolicyObject<NetworkPolicy>>,
-    ) -> Change<ObjectKey, PolicyObject<NetworkPolicy>> {
-        let name = |object: &PolicyObject<NetworkPolicy>| PolicyRef::Network(object.policy.key.clone());
+    pub(super) fn handle_policies<P: Kind>(&mut self, change: Change<P::Key, PolicyObject<P>>) {
         match change {
-            Change::Listed(mut all) => {
-                let rows = all.iter().map(|object| (name(object), object.policy.weight()));
-                let is_network = |policy: &PolicyRef| matches!(policy, PolicyRef::Network(_));
-                let mut surplus = self.stored.set_list(is_network, rows);
-                for object in &mut all {
-                    if let Some(reason) = surplus.remove(&name(object)) {
-                        object.policy = object.policy.stub();
-                        object.faults.insert(0, reason.to_string());
-                    }
+            Change::Listed(all) => {
+                let rows = all.iter().map(|object| (object.policy.name(), object.policy.weight()));
+                let is_of_kind =
+                    |policy: &PolicyRef| matches!(policy, PolicyRef::Cluster(_)) == P::IS_CLUSTER;
+                let mut surplus = self.stored.set_list(is_of_kind, rows);
+                let listed: BTreeSet<PolicyRef> = all.iter().map(|object| object.policy.name()).collect();
+                for name in self.not_listed(&listed, P::IS_CLUSTER) {
+                    self.remove_policy(&name);
                 }
-                self.stub_stored(surplus);
-                Change::Listed(all)
+                for object in all {
+                    let own = surplus.remove(&object.policy.name());
+                    self.apply_policy(object, own);
+                }
+                self.reduce_stored(surplus);
             }
-            Change::Applied(mut object) => {
-                let policy = name(&object);
-                let mut surplus = self.stored.set(&policy, object.policy.weight());
-                if let Some(reason) = surplus.remove(&policy) {
-                    object.policy = object.policy.stub();
-                    object.faults.insert(0, reason.to_string());
-                }
-                self.stub_stored(surplus);
-                Change::Applied(object)
+            Change::Applied(object) => {
+                let name = object.policy.name();
+                let mut surplus = self.stored.set(&name, object.policy.weight());
+                let own = surplus.remove(&name);
+                self.apply_policy(object, own);
+                self.reduce_stored(surplus);
             }
             Change::Deleted(key) => {
-                self.stored.remove(&PolicyRef::Network(key.clone()));
-                Change::Deleted(key)
+                let name = P::name_of(key);
+                self.stored.remove(&name);
+                self.remove_policy(&name);
             }
         }
+        self.follow_wish();
     }
 
-    pub(super) fn admit_cluster(
-        &mut self,
-        change: Change<Arc<str>, PolicyObject<ClusterPolicy>>,
-    ) -> Change<Arc<str>, PolicyObject<ClusterPolicy>> {
-        let name = |object: &PolicyObject<ClusterPolicy>| PolicyRef::Cluster(object.policy.name.clone());
-        match change {
-            Change::Listed(mut all) => {
-                let rows = all.iter().map(|object| (name(object), object.policy.weight()));
-                let is_cluster = |policy: &PolicyRef| matches!(policy, PolicyRef::Cluster(_));
-                let mut surplus = self.stored.set_list(is_cluster, rows);
-                for object in &mut all {
-                    if let Some(reason) = surplus.remove(&name(object)) {
-                        object.policy = object.policy.stub();
-                        object.faults.insert(0, reason.to_string());
-                    }
-                }
-                self.stub_stored(surplus);
-                Change::Listed(all)
-            }
-            Change::Applied(mut object) => {
-                let policy = name(&object);
-                let mut surplus = self.stored.set(&policy, object.policy.weight());
-                if let Some(reason) = surplus.remove(&policy) {
-                    object.policy = object.policy.stub();
-                    object.faults.insert(0, reason.to_string());
-                }
-                self.stub_stored(surplus);
-                Change::Applied(object)
-            }
-            Change::Deleted(key) => {
-                self.stored.remove(&PolicyRef::Cluster(key.clone()));
-                Change::Deleted(key)
-            }
+    /// A policy is new or changed.
+    fn apply_policy<P: Kind>(&mut self, object: PolicyObject<P>, surplus: Option<Surplus>) {
+        let PolicyObject { mut policy, mut faults, .. } = object;
+        let name = policy.name();
+        if let Some(reason) = surplus {
+            policy = policy.stub();
+            faults.insert(0, reason.to_string());
         }
+        self.policies.insert(name.clone(), PolicyFacts { faults, tier: policy.tier() });
+        self.offer(&name, policy.into_any());
     }
 
-    /// Replaces policies of the compiler by their stubs.
-    fn stub_stored(&mut self, surplus: BTreeMap<PolicyRef, Surplus>) {
+    /// Keeps less of policies that are there.
+    fn reduce_stored(&mut self, surplus: BTreeMap<PolicyRef, Surplus>) {
         for (policy, reason) in surplus {
             self.coverage.stub_pending(&policy);
-            match &policy {
-                PolicyRef::Network(key) => {
-                    let there = self.compiler.network_policies().find(|there| there.key == *key);
-                    if let Some(stub) = there.map(NetworkPolicy::stub) {
-                        self.compiler.handle_network_policies(Change::Applied(stub));
-                    }
-                }
-                PolicyRef::Cluster(name) => {
-                    let there = self.compiler.cluster_policies().find(|there| there.name == *name);
-                    if let Some(stub) = there.map(ClusterPolicy::stub) {
-                        self.compiler.handle_cluster_policies(Change::Applied(stub));
-                    }
-                }
-            }
+            self.compiler.stub_policy(&policy);
             if let Some(facts) = self.policies.get_mut(&policy) {
                 facts.faults.insert(0, reason.to_string());
             }
