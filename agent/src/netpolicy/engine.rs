@@ -473,12 +473,12 @@ impl Engine {
         self.compiler.refusals().count()
     }
 
-    /// Number of policies with a fault, or refused.
+    /// Number of policies with a fault, or refused. A marker counts besides its policies.
     pub(super) fn faulty(&self) -> usize {
         let is_faulty = |(policy, facts): &(&PolicyRef, &PolicyFacts)| {
             !facts.faults.is_empty() || self.compiler.is_refused(policy)
         };
-        self.policies.iter().filter(is_faulty).count()
+        self.policies.iter().filter(is_faulty).count() + self.stored.not_kept()
     }
 
     /// Refuses the policies of a part that the kernel refused: they fail closed, and the other

@@ -1,4 +1,5 @@
-//! Policies above the budget of all stored policies become stubs before the compiler stores them.
+//! Policies above the budget of all stored policies become stubs, or a part of the marker of their
+//! Namespace, before the compiler stores them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,9 +9,9 @@ use trunkline_api::network_policy::PolicyWeight;
 use super::{Engine, PolicyFacts};
 use crate::netpolicy::coverage::AnyPolicy;
 use crate::netpolicy::feed::PolicyObject;
-use crate::netpolicy::input::{Change, ClusterPolicy, NetworkPolicy, ObjectKey, Tier};
+use crate::netpolicy::input::{Change, ClusterPolicy, Direction, NetworkPolicy, ObjectKey, Tier};
 use crate::netpolicy::kernel::PolicyRef;
-use crate::netpolicy::stored::Surplus;
+use crate::netpolicy::stored::{Kept, PolicySize, Surplus};
 
 /// A kind of policies.
 pub(super) trait Kind: Sized {
@@ -21,8 +22,17 @@ pub(super) trait Kind: Sized {
     fn name_of(key: Self::Key) -> PolicyRef;
     fn weight(&self) -> PolicyWeight;
     fn stub(&self) -> Self;
+    fn isolates(&self, direction: Direction) -> bool;
     fn tier(&self) -> Option<(Tier, u16)>;
     fn into_any(self) -> AnyPolicy;
+
+    fn size(&self) -> PolicySize {
+        PolicySize {
+            whole: self.weight(),
+            stub: self.stub().weight(),
+            isolates: Direction::ALL.map(|direction| self.isolates(direction)),
+        }
+    }
 }
 
 impl Kind for NetworkPolicy {
@@ -43,6 +53,10 @@ impl Kind for NetworkPolicy {
 
     fn stub(&self) -> NetworkPolicy {
         NetworkPolicy::stub(self)
+    }
+
+    fn isolates(&self, direction: Direction) -> bool {
+        self.applies_to(direction)
     }
 
     fn tier(&self) -> Option<(Tier, u16)> {
@@ -74,6 +88,10 @@ impl Kind for ClusterPolicy {
         ClusterPolicy::stub(self)
     }
 
+    fn isolates(&self, direction: Direction) -> bool {
+        !self.rules(direction).is_empty()
+    }
+
     fn tier(&self) -> Option<(Tier, u16)> {
         Some((self.tier, self.priority))
     }
@@ -87,10 +105,8 @@ impl Engine {
     pub(super) fn handle_policies<P: Kind>(&mut self, change: Change<P::Key, PolicyObject<P>>) {
         match change {
             Change::Listed(all) => {
-                let rows = all.iter().map(|object| (object.policy.name(), object.policy.weight()));
-                let is_of_kind =
-                    |policy: &PolicyRef| matches!(policy, PolicyRef::Cluster(_)) == P::IS_CLUSTER;
-                let mut surplus = self.stored.set_list(is_of_kind, rows);
+                let rows = all.iter().map(|object| (object.policy.name(), object.policy.size()));
+                let mut surplus = self.stored.set_list(P::IS_CLUSTER, rows);
                 let listed: BTreeSet<PolicyRef> = all.iter().map(|object| object.policy.name()).collect();
                 for name in self.not_listed(&listed, P::IS_CLUSTER) {
                     self.remove_policy(&name);
@@ -103,7 +119,7 @@ impl Engine {
             }
             Change::Applied(object) => {
                 let name = object.policy.name();
-                let mut surplus = self.stored.set(&name, object.policy.weight());
+                let mut surplus = self.stored.set(&name, object.policy.size());
                 let own = surplus.remove(&name);
                 self.apply_policy(object, own);
                 self.reduce_stored(surplus);
@@ -114,6 +130,7 @@ impl Engine {
                 self.remove_policy(&name);
             }
         }
+        self.follow_markers();
         self.follow_wish();
     }
 
@@ -122,6 +139,9 @@ impl Engine {
         let PolicyObject { mut policy, mut faults, .. } = object;
         let name = policy.name();
         if let Some(reason) = surplus {
+            if reason.kept == Kept::Marker {
+                return self.remove_policy(&name);
+            }
             policy = policy.stub();
             faults.insert(0, reason.to_string());
         }
@@ -132,10 +152,27 @@ impl Engine {
     /// Keeps less of policies that are there.
     fn reduce_stored(&mut self, surplus: BTreeMap<PolicyRef, Surplus>) {
         for (policy, reason) in surplus {
+            if reason.kept == Kept::Marker {
+                self.remove_policy(&policy);
+                continue;
+            }
             self.coverage.stub_pending(&policy);
             self.compiler.stub_policy(&policy);
             if let Some(facts) = self.policies.get_mut(&policy) {
                 facts.faults.insert(0, reason.to_string());
+            }
+        }
+    }
+
+    /// Puts the changed markers of Namespaces in force.
+    fn follow_markers(&mut self) {
+        for (name, marker) in self.stored.poll_markers() {
+            match marker {
+                Some((policy, fault)) => {
+                    self.policies.insert(name.clone(), PolicyFacts { faults: vec![fault], tier: None });
+                    self.offer(&name, AnyPolicy::Network(policy));
+                }
+                None => self.remove_policy(&name),
             }
         }
     }
