@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use super::counted::Counted;
-use super::group::{GroupIndex, PodGroup};
+use super::group::{GroupIndex, NamespaceMatch, PodGroup};
 use super::input::{Change, ClusterPolicy, Direction, Namespace, NetworkPolicy, ObjectKey, Pod, Tier};
 use super::kernel::PolicyRef;
 use super::labels::Labels;
@@ -48,6 +48,9 @@ pub struct Compiler {
     refused: BTreeMap<PolicyRef, Refused>,
     /// The pods of this node with a chain.
     pods: BTreeMap<ObjectKey, PodChains>,
+    /// Pods of which the chains may not be those of their policies. One change can concern many
+    /// pods, and one pod many changes.
+    unselected: BTreeSet<PodId>,
     pending: Pending,
 }
 
@@ -80,6 +83,7 @@ impl Compiler {
             work: chains::Work::default(),
             refused: BTreeMap::new(),
             pods: BTreeMap::new(),
+            unselected: BTreeSet::new(),
             pending: Pending::default(),
         }
     }
@@ -240,7 +244,16 @@ impl Compiler {
         self.chains.get(&id).map(|row| &row.value)
     }
 
-    /// The chains of a pod of this node.
+    /// Whether a policy selects a pod of this node, or may select it.
+    pub(super) fn is_selected(&self, key: &ObjectKey) -> bool {
+        let unselected = self.world.pod_id(key).filter(|id| self.unselected.contains(id));
+        match unselected.and_then(|id| self.world.pod(id)) {
+            Some(pod) => self.entry_keys(pod).iter().any(Option::is_some),
+            None => self.chains_of(key) != PodChains::default(),
+        }
+    }
+
+    /// The chains of a pod of this node, as of the last [`Self::poll_changes`].
     pub fn chains_of(&self, pod: &ObjectKey) -> PodChains {
         self.pods.get(pod).copied().unwrap_or_default()
     }
@@ -285,9 +298,7 @@ impl Compiler {
         for id in &pods {
             self.attach(*id);
         }
-        for id in pods {
-            self.select_policies(id);
-        }
+        self.unselected.extend(pods);
     }
 
     fn set_pod(&mut self, pod: &Pod) {
@@ -306,7 +317,7 @@ impl Compiler {
         }
         let (id, _) = self.world.insert(pod);
         self.attach(id);
-        self.select_policies(id);
+        self.unselected.insert(id);
     }
 
     fn remove_pod(&mut self, key: &ObjectKey) {
@@ -347,11 +358,10 @@ impl Compiler {
         if before.as_ref().map(|row| &row.policy) == policy.as_ref() {
             return;
         }
-        let mut affected = BTreeSet::new();
         if let Some(PolicyRow { subject: Some(subject), number, .. }) = before.as_deref() {
             self.subjects.remove(subject, *number);
             self.numbers.remove(number);
-            affected.extend(self.selected(subject));
+            self.unselected.extend(self.selected(subject));
         }
         match policy {
             Some(policy) => {
@@ -364,52 +374,61 @@ impl Compiler {
                 if let Some(subject) = &subject {
                     self.subjects.insert(subject, number);
                     self.numbers.insert(number, name.clone());
-                    affected.extend(self.selected(subject));
+                    self.unselected.extend(self.selected(subject));
                 }
                 self.policies.insert(name.clone(), Arc::new(PolicyRow { policy, subject, number }));
             }
             None => drop(self.policies.remove(name)),
         }
         self.handle_changed_policy(name);
-        for id in affected {
-            self.select_policies(id);
-        }
     }
 
     /// The pods of this node that are, or may be, in a group.
     fn selected(&self, group: &PodGroup) -> Vec<PodId> {
-        let local: Vec<PodId> = self.world.local().collect();
+        let local = match &group.namespaces {
+            NamespaceMatch::Named(name) => self.world.local_of(name),
+            NamespaceMatch::Selected(_) => self.world.local().collect(),
+        };
         self.world.count_examined(local.len());
         let is_member =
             |id: &PodId| self.world.pod(*id).is_some_and(|pod| self.world.may_contain(group, pod));
         local.into_iter().filter(is_member).collect()
     }
 
-    /// Gives a pod the chains of the policies that select it.
-    fn select_policies(&mut self, id: PodId) {
-        let Some(pod) = self.world.pod(id).cloned() else { return };
-        if !self.world.is_local(&pod) {
-            return;
+    /// Gives pods the chains of the policies that select them.
+    pub(super) fn select_pending(&mut self) {
+        for id in std::mem::take(&mut self.unselected) {
+            let Some(pod) = self.world.pod(id).cloned() else { continue };
+            if self.world.is_local(&pod) {
+                let keys = self.entry_keys(&pod);
+                self.set_chains(&pod.key, keys);
+            }
         }
-        let (selected, possible) = self.selecting_policies(&pod);
+    }
+
+    /// The chains of the policies that select a pod of this node.
+    fn entry_keys(&self, pod: &Pod) -> [Option<ChainKey>; 2] {
+        let (selected, possible) = self.selecting_policies(pod);
         let audit = self.world.is_audited(&pod.key.namespace);
-        let keys = Direction::ALL.map(|direction| {
+        Direction::ALL.map(|direction| {
             let mut policies = applied(&selected, direction);
             if let Some(possible) = &possible {
                 let certain = std::mem::replace(&mut policies, applied(possible, direction));
                 policies.unknown = policies != certain;
             }
             (!policies.is_empty()).then_some(ChainKey::Entry { direction, policies, audit })
-        });
-        self.set_chains(&pod.key, keys);
+        })
     }
 
     /// The policies that select a pod. If its labels or those of its Namespace are not known, also
     /// those that select it or may select it.
     fn selecting_policies(&self, pod: &Pod) -> (Vec<Arc<PolicyRow>>, Option<Vec<Arc<PolicyRow>>>) {
-        let candidates = self.subjects.candidates(self.world.namespace(&pod.key.namespace), &pod.labels);
-        self.world.count_examined(candidates.len());
-        let rows = candidates.iter().filter_map(|number| self.policies.get(self.numbers.get(number)?));
+        let namespace = self.world.namespace(&pod.key.namespace);
+        let rows_of = |candidates: Vec<u32>| {
+            self.world.count_examined(candidates.len());
+            candidates.into_iter().filter_map(|number| self.policies.get(self.numbers.get(&number)?))
+        };
+        let rows = rows_of(self.subjects.candidates(namespace, &pod.labels));
         let of = |row: &Arc<PolicyRow>, is_subject: fn(&World, &PodGroup, &Pod) -> bool| {
             row.subject.as_ref().is_some_and(|subject| is_subject(&self.world, subject, pod))
         };
@@ -417,8 +436,8 @@ impl Compiler {
         if self.world.has_labels(pod) {
             return (selected, None);
         }
-        // This is rare, and no index finds these policies.
-        let possible = self.policies.values().filter(|row| of(row, World::may_contain));
+        let possible = rows_of(self.subjects.possible(namespace));
+        let possible = possible.filter(|row| of(row, World::may_contain));
         (selected, Some(possible.cloned().collect()))
     }
 

@@ -437,6 +437,7 @@ impl Engine {
     /// The addresses that left their holders since the last call, if this node has rules.
     pub(super) fn poll_left(&mut self) -> BTreeSet<IpAddr> {
         let left = self.pods.poll_left();
+        self.compiler.select_pending();
         if self.compiler.sizes().2 > 0 { left } else { BTreeSet::new() }
     }
 
@@ -492,6 +493,11 @@ impl Engine {
         self.compiler.retry_refused()
     }
 
+    /// Finds the policies of changed pods.
+    pub(super) fn select_pending(&mut self) {
+        self.compiler.select_pending();
+    }
+
     /// Compiles the rules of changed policies, for views.
     pub(super) fn compile_pending(&mut self) {
         self.compiler.compile_pending();
@@ -500,7 +506,7 @@ impl Engine {
     /// Whether no policy selects the pod of a link: the pod needs no rules.
     pub(super) fn is_free(&self, host_ifname: &str) -> bool {
         let row = self.pods.row_of_link(host_ifname);
-        row.is_some_and(|row| self.compiler.chains_of(row) == PodChains::default())
+        row.is_some_and(|row| !self.compiler.is_selected(row))
     }
 
     /// The pods of this node by policy.

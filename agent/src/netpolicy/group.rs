@@ -159,6 +159,14 @@ impl<T: Copy + Ord> GroupIndex<T> {
         known.chain(self.unknown.iter().copied().filter(|_| is_unknown)).collect()
     }
 
+    /// The entries of which the group can contain a pod of this Namespace, whatever its labels and
+    /// those of the Namespace are.
+    pub(super) fn possible(&self, namespace: NamespaceRef<'_>) -> Vec<T> {
+        let selected = self.selected.values().map(|(_, pods)| pods);
+        let all = self.named.get(namespace.name).into_iter().chain(selected);
+        all.flat_map(SelectorIndex::all).collect()
+    }
+
     /// The selectors of pods in the groups with this Namespace. If its labels are not known, or those
     /// of a pod, [`GroupIndex::candidates`] has more entries.
     pub(super) fn of_namespace(&self, namespace: NamespaceRef<'_>) -> Vec<&SelectorIndex<T>> {

@@ -288,6 +288,12 @@ impl<T: Copy + Ord> SelectorIndex<T> {
         self.by_label.is_empty() && self.by_key.is_empty() && self.others.is_empty()
     }
 
+    /// Each entry, once.
+    pub(super) fn all(&self) -> BTreeSet<T> {
+        let indexed = self.by_label.values().chain(self.by_key.values());
+        indexed.flatten().chain(&self.others).copied().collect()
+    }
+
     /// Each entry that can match an object with these labels, once. The caller examines the full
     /// selector.
     pub(super) fn candidates<'a>(&'a self, labels: &'a Labels) -> impl Iterator<Item = T> + 'a {

@@ -328,6 +328,7 @@ impl Task {
                 },
             }
             self.drain();
+            self.engine.select_pending();
             self.wanted.send_if_modified(|wanted| {
                 let now = self.engine.wanted();
                 std::mem::replace(wanted, now) != now

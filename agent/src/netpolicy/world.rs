@@ -166,6 +166,17 @@ impl World {
         self.local.iter().copied()
     }
 
+    /// The pods of this node in a Namespace. Examines those of the node or of the Namespace,
+    /// whichever are fewer.
+    pub(super) fn local_of(&self, namespace: &Arc<str>) -> Vec<PodId> {
+        let Some(row) = self.namespaces.get(namespace) else { return Vec::new() };
+        let (few, many) = match row.pods.len() < self.local.len() {
+            true => (&row.pods, &self.local),
+            false => (&self.local, &row.pods),
+        };
+        few.iter().filter(|id| many.contains(id)).copied().collect()
+    }
+
     /// Adds a pod. No pod with its key is there.
     pub(super) fn insert(&mut self, pod: &Pod) -> (PodId, Arc<Pod>) {
         let pod = Arc::new(self.shared(pod));

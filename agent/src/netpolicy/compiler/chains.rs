@@ -114,6 +114,7 @@ impl Compiler {
 
     /// Compiles the rules of new and changed policies within the budget.
     pub(in crate::netpolicy) fn compile_pending(&mut self) {
+        self.select_pending();
         let addresses = self.world.address_count();
         self.retry(|_, refused| {
             matches!(refused.refusal, Refusal::Budget { figure: Figure::Elements, .. })
