@@ -77,7 +77,7 @@ pub(super) struct Engine {
     lists: Lists,
     /// The errors of watches that fail, by kind.
     failing: BTreeMap<&'static str, String>,
-    /// Whether the state of the last run was loaded.
+    /// Whether the state of the last run counts: it was loaded, and the lists were not complete since.
     cached: bool,
     /// Whether the runtime, and no API server, has the pods' labels.
     standalone: bool,
@@ -125,6 +125,12 @@ impl Engine {
     // ---- inputs
 
     pub(super) fn handle_input(&mut self, input: PolicyInput) {
+        self.apply_input(input);
+        // Rows of complete lists replaced those of the last run.
+        self.cached &= !self.is_current();
+    }
+
+    fn apply_input(&mut self, input: PolicyInput) {
         match input {
             PolicyInput::Network(change) => {
                 if matches!(change, Change::Listed(_)) {
@@ -266,6 +272,7 @@ impl Engine {
 
     /// Drops the rows of Namespaces, pods and addresses.
     fn forget_pods(&mut self) {
+        self.cached = false;
         self.lists = Lists { namespaces: false, pods: false, addresses: false, ..self.lists };
         self.failing.retain(|what, _| !matches!(*what, "namespaces" | "pods" | "ipinstances"));
         self.coverage.forget();

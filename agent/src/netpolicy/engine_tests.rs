@@ -197,6 +197,93 @@ fn policies_above_the_budget_of_a_namespace_are_stubs() {
     assert_eq!(engine.table().links.len(), 1);
 }
 
+/// So many policies of other pods of the Namespace `red`, without rules.
+fn policies_of_others(number: usize) -> Vec<NetworkPolicy> {
+    let policy = |index: usize| NetworkPolicy {
+        key: ObjectKey::new("red", &format!("p{index:04}")),
+        pod_selector: with("app", "other"),
+        policy_types: Some([Direction::Egress].into()),
+        ..deny_all("red")
+    };
+    (0..number).map(policy).collect()
+}
+
+/// The agent keeps one policy instead of those above the bound. It isolates the whole Namespace, and
+/// no other.
+#[test]
+fn policies_that_do_not_fit_are_one_marker() {
+    let mut engine = Engine::new(HERE, None);
+    let other =
+        Pod { key: ObjectKey::new("green", "web"), addresses: vec![IpAddr::from([10, 0, 0, 2])], ..web() };
+    engine.attach(link(&web(), 7));
+    engine.attach(link(&other, 8));
+    lists(&mut engine, policies_of_others(2000), vec![web(), other.clone()]);
+    assert_eq!((engine.policies().len(), engine.faulty(), engine.table().links.len()), (2000, 0, 0));
+    lists(&mut engine, policies_of_others(5000), vec![web(), other.clone()]);
+    assert_eq!((engine.policies().len(), engine.compiler().network_policies().count()), (2001, 2001));
+    assert_eq!(engine.faulty(), 3001);
+    let isolated = |engine: &mut Engine| -> Vec<(u32, bool, bool)> {
+        let links = engine.table().links.into_iter();
+        links.map(|(ifindex, link)| (ifindex, link.ingress.is_some(), link.egress.is_some())).collect()
+    };
+    assert_eq!(isolated(&mut engine), [(7, false, true)]);
+    let faults: Vec<&String> = engine.policies().values().flat_map(|facts| &facts.faults).collect();
+    assert!(
+        faults[0].starts_with("isolates all pods of the Namespace, instead of 3000 policies: "),
+        "{faults:?}"
+    );
+    // One more, for both directions.
+    let name = ObjectKey::new("red", "more");
+    let more = NetworkPolicy { key: name.clone(), ..deny_all("red") };
+    engine.handle_input(PolicyInput::Network(Change::Applied(object(more))));
+    assert_eq!((isolated(&mut engine), engine.faulty()), (vec![(7, true, true)], 3002));
+    engine.handle_input(PolicyInput::Network(Change::Deleted(name)));
+    assert_eq!((isolated(&mut engine), engine.faulty()), (vec![(7, false, true)], 3001));
+
+    // The next run keeps the marker until it has the list.
+    let world = engine.world();
+    let mut next = Engine::new(HERE, None);
+    next.attach(link(&web(), 7));
+    next.handle_cached(vec![
+        PolicyInput::Network(Change::Listed(world.network)),
+        PolicyInput::Addresses(Change::Listed(world.addresses)),
+        PolicyInput::Pods(Change::Listed(world.pods)),
+    ]);
+    assert_eq!(isolated(&mut next), [(7, false, true)]);
+    lists(&mut next, policies_of_others(2000), vec![web(), other]);
+    assert_eq!((isolated(&mut next), next.policies().len()), (Vec::new(), 2000));
+}
+
+/// A list without pods, and a failing watch, must not lead to rules of an incomplete state.
+#[test]
+fn the_last_state_does_not_count_after_complete_lists() {
+    let mut engine = Engine::new(HERE, None);
+    engine.attach(link(&web(), 7));
+    let cached = || {
+        vec![
+            PolicyInput::Network(Change::Listed(vec![object(deny_all("red"))])),
+            PolicyInput::Pods(Change::Listed(vec![input(web())])),
+        ]
+    };
+    engine.handle_cached(cached());
+    lists(&mut engine, vec![deny_all("red")], vec![web()]);
+    engine.handle_input(PolicyInput::Network(Change::Deleted(deny_all("red").key)));
+    engine.handle_input(PolicyInput::Stopped);
+    engine.handle_input(PolicyInput::Network(Change::Applied(object(deny_all("red")))));
+    engine.handle_input(PolicyInput::Failing { what: "pods", error: "refused".to_owned() });
+    assert_eq!((engine.is_known(), engine.waits("tl7")), (false, Some(Waits::Lists)));
+
+    // The rows of the last run are dropped before any list of pods.
+    let mut engine = Engine::new(HERE, None);
+    engine.attach(link(&web(), 7));
+    engine.handle_cached(cached());
+    engine.handle_input(PolicyInput::Network(Change::Listed(Vec::new())));
+    engine.handle_input(PolicyInput::Cluster(Change::Listed(Vec::new())));
+    engine.handle_input(PolicyInput::Network(Change::Applied(object(deny_all("red")))));
+    engine.handle_input(PolicyInput::Failing { what: "pods", error: "refused".to_owned() });
+    assert!(!engine.is_known());
+}
+
 #[test]
 fn a_policy_that_replaces_the_only_one_is_in_force_at_once() {
     let mut engine = Engine::new(HERE, None);
