@@ -20,6 +20,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
@@ -291,6 +292,7 @@ impl Task {
         let mut inputs_open = true;
         loop {
             let mut received = None;
+            let due = self.next_due();
             tokio::select! {
                 biased;
                 request = self.requests.recv() => match request {
@@ -305,15 +307,7 @@ impl Task {
                     None => inputs_open = false,
                 },
                 Ok(()) = self.touched.changed() => self.in_force = false,
-                () = at(self.retry_at) => self.retry_at = None,
-                () = at(self.retry_refused_at) => {
-                    let exists = self.engine.retry_refused();
-                    self.retry_refused_at = exists.then(|| Instant::now() + REFUSED_PAUSE);
-                }
-                () = at(self.save_at) => {
-                    self.save();
-                    continue;
-                }
+                () = at(due) => {}
                 () = self.former_holders.run() => continue,
                 packet = next(&mut self.log) => match packet {
                     Ok(packet) => {
@@ -328,6 +322,8 @@ impl Task {
                 },
             }
             self.drain();
+            // Inputs come first, and a full inbox must not hold up other work.
+            self.run_due();
             self.engine.select_pending();
             self.wanted.send_if_modified(|wanted| {
                 let now = self.engine.wanted();
@@ -347,6 +343,31 @@ impl Task {
                 release_free_memory();
             }
         }
+    }
+
+    /// The time of the next work.
+    fn next_due(&self) -> Option<Instant> {
+        earliest([self.retry_at, self.retry_refused_at, self.save_at])
+    }
+
+    /// Does the work that is due.
+    fn run_due(&mut self) {
+        let now = Instant::now();
+        if self.touched.has_changed().unwrap_or_default() {
+            self.touched.mark_unchanged();
+            self.in_force = false;
+        }
+        if is_due(self.retry_at, now) {
+            self.retry_at = None;
+        }
+        if is_due(self.retry_refused_at, now) {
+            let exists = self.engine.retry_refused();
+            self.retry_refused_at = exists.then(|| now + REFUSED_PAUSE);
+        }
+        if is_due(self.save_at, now) {
+            self.save();
+        }
+        while self.former_holders.run().now_or_never().is_some() {}
     }
 
     /// Handles everything that waits.
@@ -670,6 +691,14 @@ fn is_holder_on(input: &AddressInput, node: &str) -> bool {
     input.holder.as_ref().is_some_and(|holder| *holder.node == *node)
 }
 
+fn earliest<const N: usize>(times: [Option<Instant>; N]) -> Option<Instant> {
+    times.into_iter().flatten().min()
+}
+
+fn is_due(at: Option<Instant>, now: Instant) -> bool {
+    at.is_some_and(|at| at <= now)
+}
+
 async fn at(instant: Option<Instant>) {
     match instant {
         Some(instant) => sleep_until(instant).await,
@@ -697,6 +726,15 @@ mod tests {
         });
         let manifest = serde_json::from_value::<PodManifest>(pod).unwrap();
         PolicyInput::Pods(Change::Applied(PodInput::read(manifest, &LabelKeys::default()).row))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_is_due_at_its_time() {
+        let now = Instant::now();
+        let later = now + PACE;
+        assert_eq!(earliest([None, Some(later), Some(now)]), Some(now));
+        assert_eq!(earliest([None, None]), None);
+        assert_eq!([Some(now), Some(later), None].map(|at| is_due(at, now)), [true, false, false]);
     }
 
     #[test]
