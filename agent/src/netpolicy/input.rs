@@ -54,10 +54,14 @@ pub struct Pod {
     pub ports: Vec<NamedPort>,
 }
 
+/// The most ports of a pod with one name and protocol. Further ones match no rule.
+pub const PORTS_OF_NAME: usize = 4;
+
 /// A named port of a container.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NamedPort {
-    /// The name. Containers of one pod can have the same name: it is then a name of both ports.
+    /// The name. Containers of one pod can have the same name: it is then a name of both ports, up to
+    /// [`PORTS_OF_NAME`].
     pub name: Arc<str>,
     /// The protocol.
     pub protocol: Protocol,

@@ -17,7 +17,7 @@ use trunkline_api::{kube_resource, null_default};
 use trunkline_daemon::versions::number as number_of_version;
 
 use super::feed::{AddressInput, Holder, PodInput, PolicyObject};
-use super::input::{ClusterPolicy, NamedPort, Namespace, NetworkPolicy, ObjectKey, Pod};
+use super::input::{ClusterPolicy, NamedPort, Namespace, NetworkPolicy, ObjectKey, PORTS_OF_NAME, Pod};
 use super::keys::{KeptLabels, LabelKeys, Labelled};
 use super::labels::Labels;
 
@@ -99,7 +99,7 @@ impl PodInput {
             host_network: spec.host_network,
             labels: own,
             addresses: Vec::new(),
-            ports: ports.filter_map(ContainerPort::read).take(MOST_PORTS).collect(),
+            ports: named_ports(ports),
         };
         let row = PodInput {
             pod,
@@ -112,6 +112,21 @@ impl PodInput {
         };
         Kept { row, keys }
     }
+}
+
+/// The named ports within the bounds. The rules of other tenants have each of them.
+fn named_ports<'a>(all: impl Iterator<Item = &'a ContainerPort>) -> Vec<NamedPort> {
+    let mut ports: Vec<NamedPort> = Vec::new();
+    for port in all.filter_map(ContainerPort::read) {
+        if ports.len() == MOST_PORTS {
+            break;
+        }
+        let has_name = |there: &&NamedPort| there.name == port.name && there.protocol == port.protocol;
+        if ports.iter().filter(has_name).count() < PORTS_OF_NAME && !ports.contains(&port) {
+            ports.push(port);
+        }
+    }
+    ports
 }
 
 impl AddressInput {
@@ -289,6 +304,26 @@ mod tests {
             object["spec"]["containers"] = json!([{"ports": ports.collect::<Vec<_>>()}]);
         });
         assert_eq!(input.pod.ports.len(), MOST_PORTS);
+    }
+
+    /// Each container of a pod can have the same name of a port.
+    #[test]
+    fn a_pod_with_many_ports_of_one_name_is_bounded() {
+        let input = pod(|object| {
+            let container = |port: usize| {
+                json!({"ports": [
+                    {"name": "dns", "containerPort": port, "protocol": "UDP"},
+                    {"name": "dns", "containerPort": port},
+                ]})
+            };
+            // The first two containers have the same ports.
+            object["spec"]["containers"] = (0..64).map(|port| container(port.max(1))).collect();
+        });
+        let of = |protocol| -> Vec<u16> {
+            let ports = input.pod.ports.iter().filter(|port| port.protocol == protocol);
+            ports.map(|port| port.port).collect()
+        };
+        assert_eq!((of(Protocol::Tcp), of(Protocol::Udp)), (vec![1, 2, 3, 4], vec![1, 2, 3, 4]));
     }
 
     #[test]
