@@ -236,7 +236,8 @@ impl Selector {
         Some(values.iter().map(|value| (key.clone(), value.clone())).collect())
     }
 
-    fn required_key(&self) -> Option<&Arc<str>> {
+    /// A key that a selected object has, if there is such a condition.
+    pub(super) fn required_key(&self) -> Option<&Arc<str>> {
         self.conditions.iter().find_map(|condition| match condition {
             Condition::Exists(key) => Some(key),
             _ => None,

@@ -24,6 +24,7 @@ pub(super) struct World {
     free: Vec<PodId>,
     ids: HashMap<ObjectKey, PodId>,
     by_label: HashMap<(Arc<str>, Arc<str>), BTreeSet<PodId>>,
+    by_key: HashMap<Arc<str>, BTreeSet<PodId>>,
     by_address: HashMap<IpAddr, PodIds>,
     by_port_name: HashMap<Arc<str>, BTreeSet<PodId>>,
     /// Pods of unknown labels.
@@ -81,6 +82,7 @@ impl World {
             free: Vec::new(),
             ids: HashMap::new(),
             by_label: HashMap::new(),
+            by_key: HashMap::new(),
             by_address: HashMap::new(),
             by_port_name: HashMap::new(),
             unknown: BTreeSet::new(),
@@ -194,6 +196,7 @@ impl World {
         if !pod.host_network {
             for label in pod.labels.iter() {
                 self.by_label.entry(label.clone()).or_default().insert(id);
+                self.by_key.entry(label.0.clone()).or_default().insert(id);
             }
             for port in &pod.ports {
                 self.by_port_name.entry(port.name.clone()).or_default().insert(id);
@@ -221,6 +224,7 @@ impl World {
         }
         for label in pod.labels.iter() {
             remove_from(&mut self.by_label, label, &id);
+            remove_from(&mut self.by_key, &label.0, &id);
         }
         for port in &pod.ports {
             remove_from(&mut self.by_port_name, &port.name, &id);
@@ -294,8 +298,8 @@ impl World {
         pod.labels.is_known() && self.labels_of(&pod.key.namespace).is_some()
     }
 
-    /// The pods of a group. Examines the pods of its Namespaces, or those with a required label,
-    /// whichever are fewer.
+    /// The pods of a group. Examines the pods of its Namespaces, or those with a required label or
+    /// key, whichever are fewer.
     pub(super) fn members(&self, group: &PodGroup) -> Vec<&Arc<Pod>> {
         let namespaces: Vec<&NamespaceRow> = match &group.namespaces {
             NamespaceMatch::Named(name) => self.namespaces.get(name).into_iter().collect(),
@@ -311,7 +315,8 @@ impl World {
         let labelled: Option<Vec<&BTreeSet<PodId>>> = group
             .pods
             .required()
-            .map(|labels| labels.iter().filter_map(|label| self.by_label.get(label)).collect());
+            .map(|labels| labels.iter().filter_map(|label| self.by_label.get(label)).collect())
+            .or_else(|| Some(self.by_key.get(group.pods.required_key()?).into_iter().collect()));
         let candidates: Vec<PodId> = match labelled {
             Some(sets) if sets.iter().map(|set| set.len()).sum::<usize>() < in_namespaces => {
                 let unknown = self.unknown.iter().filter(|_| group.unknown);
