@@ -127,46 +127,72 @@ fn a_refused_policy_without_pods_here_is_no_fault() {
     assert_eq!(refusals(&compiler), BTreeMap::new());
 }
 
-/// A pod of another node with so many ports of the name `n`.
+/// A pod of another node with 16 addresses and so many ports of the name `n`.
 fn ports(number: u16) -> Pod {
     let port = |port| NamedPort { name: "n".into(), protocol: Protocol::Tcp, port };
     let mut pod = pod("tenant", "many", [10, 0, 1, 1]);
     pod.node = "there".into();
-    pod.addresses.extend((2..=3).map(|last| IpAddr::from([10, 0, 1, last])));
+    pod.addresses.extend((2..=16).map(|last| IpAddr::from([10, 0, 1, last])));
     pod.ports = (1..=number).map(port).collect();
     pod
+}
+
+/// A policy of egress to the ports `n` of all pods.
+fn egress_to_ports() -> NetworkPolicy {
+    let named = NetworkPort { protocol: Protocol::Tcp, port: PortSelector::Named("n".into()) };
+    let rule = NetworkRule { peers: Vec::new(), ports: vec![named] };
+    NetworkPolicy {
+        policy_types: Some([Direction::Egress].into()),
+        egress: vec![rule],
+        ..policy("tenant", "egress", Vec::new())
+    }
+}
+
+/// The numbers of refused policies, and of elements.
+fn refused_with(compiler: &mut Compiler, ports: Pod) -> (usize, usize) {
+    compiler.handle_pods(Change::Applied(ports));
+    let rules = rules(compiler);
+    (refusals(compiler).len(), rules.sets.values().map(|set| set.elements.len()).sum::<usize>())
 }
 
 #[test]
 fn elements_decide_and_a_policy_does_not_flap() {
     let mut compiler = compiler();
-    let named = NetworkPort { protocol: Protocol::Tcp, port: PortSelector::Named("n".into()) };
-    let rule = NetworkRule { peers: Vec::new(), ports: vec![named] };
-    let egress = NetworkPolicy {
-        policy_types: Some([Direction::Egress].into()),
-        egress: vec![rule],
-        ..policy("tenant", "egress", Vec::new())
-    };
+    let egress = egress_to_ports();
     compiler.handle_network_policies(Change::Applied(egress.clone()));
-    let refused = |compiler: &mut Compiler, ports: Pod| {
-        compiler.handle_pods(Change::Applied(ports));
-        let rules = rules(compiler);
-        (refusals(compiler).len(), rules.sets.values().map(|set| set.elements.len()).sum::<usize>())
-    };
     // One element is the friend's.
-    assert_eq!(refused(&mut compiler, ports(100)), (0, 301));
-    // A pod gets more ports: three elements for each.
-    assert_eq!(refused(&mut compiler, ports(33_334)), (1, 1));
-    // Fewer elements alone do not admit the policy, but a change of the policy does.
-    assert_eq!(refused(&mut compiler, ports(33_000)), (1, 1));
+    assert_eq!(refused_with(&mut compiler, ports(100)), (0, 1601));
+    // A pod gets more ports: 16 elements for each, and four elements count as one.
+    assert_eq!(refused_with(&mut compiler, ports(25_000)), (0, 400_001));
+    assert_eq!(refused_with(&mut compiler, ports(25_001)), (1, 1));
+    let text = "over the budget: 100,004 elements of sets, at most 100,000: \
+                split the policy, or use fewer peers and ports";
+    assert_eq!(refusals(&compiler)["NetworkPolicy tenant/egress"], text);
+    // A few elements less do not admit the policy, but a change of the policy does.
+    assert_eq!(refused_with(&mut compiler, ports(24_000)), (1, 1));
     let changed = NetworkPolicy { pod_selector: selector("evil"), ..egress };
     compiler.handle_network_policies(Change::Applied(changed));
-    assert_eq!(refused(&mut compiler, ports(33_001)), (0, 99_004));
-    // Fewer addresses admit it as well.
-    assert_eq!(refused(&mut compiler, ports(33_334)), (1, 1));
-    let mut few = ports(100);
-    few.addresses.truncate(1);
-    assert_eq!(refused(&mut compiler, few), (0, 101));
+    assert_eq!(refused_with(&mut compiler, ports(24_001)), (0, 384_017));
+    // An eighth less than the bound admits it as well.
+    assert_eq!(refused_with(&mut compiler, ports(25_001)), (1, 1));
+    assert_eq!(refused_with(&mut compiler, ports(21_876)), (1, 1));
+    assert_eq!(refused_with(&mut compiler, ports(21_875)), (0, 350_001));
+    // And so do fewer addresses.
+    assert_eq!(refused_with(&mut compiler, ports(25_001)), (1, 1));
+    let mut few = ports(25_001);
+    few.addresses.truncate(13);
+    assert_eq!(refused_with(&mut compiler, few), (0, 325_014));
+}
+
+/// The set of a named port has the pods of all tenants, and each can give the name to four ports.
+#[test]
+fn further_ports_of_others_do_not_push_out_a_policy() {
+    let mut compiler = compiler();
+    compiler.handle_network_policies(Change::Applied(egress_to_ports()));
+    let mut others = ports(4);
+    others.addresses =
+        (0..30_000u32).map(|index| IpAddr::from((0x0b00_0000 + index).to_be_bytes())).collect();
+    assert_eq!(refused_with(&mut compiler, others), (0, 120_001));
 }
 
 #[test]

@@ -24,6 +24,7 @@ use super::world::{PodId, World};
 use chains::Refused;
 
 mod chains;
+mod jumps;
 
 /// The rules of one node, kept current with the changes of policies, Namespaces and pods.
 ///
@@ -40,6 +41,7 @@ pub struct Compiler {
     next_number: u32,
     sets: Sets,
     chains: HashMap<ChainId, Counted<Arc<Chain>>>,
+    jumps: jumps::Jumps,
     /// The chains with rules of a policy. A policy without one selects no pod of this node.
     chains_of: HashMap<PolicyRef, BTreeSet<ChainId>>,
     /// The state of [`Compiler::compile_pending`].
@@ -79,6 +81,7 @@ impl Compiler {
             next_number: 0,
             sets: Sets::default(),
             chains: HashMap::new(),
+            jumps: jumps::Jumps::default(),
             chains_of: HashMap::new(),
             work: chains::Work::default(),
             refused: BTreeMap::new(),
@@ -186,7 +189,7 @@ impl Compiler {
         let change = pending.into_change(
             |id| self.sets.key(id).cloned(),
             |key| elements(&self.world, key),
-            |id| self.chains.get(&id).map(|chain| chain.value.clone()),
+            |id| self.chain(id).filter(|chain| !chain.is_unused()).cloned(),
             |key| self.pods.get(key).copied().unwrap_or_default(),
         );
         (!change.is_empty()).then_some(change)
@@ -198,7 +201,7 @@ impl Compiler {
         let set = |key: &Arc<SetKey>| AddressSet { key: key.clone(), elements: elements(&self.world, key) };
         Rules {
             sets: self.sets.iter().map(|(id, key)| (id, set(key))).collect(),
-            chains: self.chains.iter().map(|(id, row)| (*id, row.value.clone())).collect(),
+            chains: self.used_chains().map(|(id, chain)| (id, chain.clone())).collect(),
             pods: self.pods.clone(),
         }
     }
@@ -237,6 +240,10 @@ impl Compiler {
     /// The chains with their numbers.
     pub fn chains(&self) -> impl Iterator<Item = (ChainId, &Arc<Chain>)> {
         self.chains.iter().map(|(id, row)| (*id, &row.value))
+    }
+
+    fn used_chains(&self) -> impl Iterator<Item = (ChainId, &Arc<Chain>)> {
+        self.chains().filter(|(_, chain)| !chain.is_unused())
     }
 
     /// A chain by its number.

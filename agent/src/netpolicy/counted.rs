@@ -19,7 +19,20 @@ where
     I: From<u64> + Eq + Hash,
     K: Hash + Eq,
 {
-    let mut number = number_of(key);
+    find_from(rows, number_of(key), key, key_of)
+}
+
+/// The same for a key of this hash.
+pub(super) fn find_from<I, T, K: Eq>(
+    rows: &HashMap<I, Counted<T>>,
+    hash: u64,
+    key: &K,
+    key_of: impl Fn(&T) -> &K,
+) -> (u64, bool)
+where
+    I: From<u64> + Eq + Hash,
+{
+    let mut number = hash;
     while let Some(row) = rows.get(&I::from(number)) {
         if key_of(&row.value) == key {
             return (number, true);

@@ -62,8 +62,9 @@ impl Pending {
         self.sets.entry(id).or_insert(PendingSet { existed: true, ..PendingSet::default() })
     }
 
-    /// Records the old value of a chain before a change.
+    /// Records the old value of a chain before a change. A chain without use is not there.
     pub(super) fn touch_chain(&mut self, id: ChainId, before: Option<&Arc<Chain>>) {
+        let before = before.filter(|chain| !chain.is_unused());
         self.chains.entry(id).or_insert_with(|| before.cloned());
     }
 

@@ -152,6 +152,13 @@ pub struct Chain {
     pub rules: Vec<Rule>,
 }
 
+impl Chain {
+    /// Whether no rule jumps to the chain: it has no rule, and it is not the first one of a pod.
+    pub(super) fn is_unused(&self) -> bool {
+        self.rules.is_empty() && !matches!(self.key, ChainKey::Entry { .. })
+    }
+}
+
 /// A rule of a chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {

@@ -3,17 +3,39 @@
 //! The elements of a set are not stored. The pods with an address decide whether it is an element.
 
 use std::collections::{BTreeSet, HashMap};
+use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::counted::{Counted, find};
+use super::budget::SetSize;
+use super::counted::{Counted, find, find_from};
 use super::group::{GroupIndex, PodGroup};
-use super::input::Pod;
-use super::rules::{Element, PortName, Scope, SetId, SetKey};
+use super::input::{PORTS_OF_NAME, Pod};
+use super::rules::{Element, PortName, Scope, SetId, SetKey, number_of};
 use super::world::World;
 
 /// With more groups than this, the pods of a set are found by one pass over all pods.
 const FEW_GROUPS: usize = 8;
+
+/// The key of a set, in use or not, with its hash. A user who writes policies can choose two keys
+/// with one hash, so keys are compared.
+#[derive(Clone, Debug, Eq)]
+pub(super) struct HashedKey {
+    hash: u64,
+    key: Arc<SetKey>,
+}
+
+impl PartialEq for HashedKey {
+    fn eq(&self, other: &HashedKey) -> bool {
+        self.hash == other.hash && (Arc::ptr_eq(&self.key, &other.key) || self.key == other.key)
+    }
+}
+
+impl Hash for HashedKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.hash.hash(state);
+    }
+}
 
 /// The sets in use.
 #[derive(Debug, Default)]
@@ -38,9 +60,30 @@ impl Sets {
         self.rows.get(&id).map(|row| &row.value)
     }
 
-    /// The number of elements of a set; 0 for one that is not in use.
-    pub(super) fn count(&self, id: SetId) -> usize {
-        self.counts.get(&id).copied().unwrap_or_default()
+    /// The key of a set with its hash. It shares the key of the set in use.
+    pub(super) fn hashed(&self, key: &Arc<SetKey>) -> HashedKey {
+        let hash = number_of(&**key);
+        let id = self.id_of(hash, key);
+        HashedKey { hash, key: id.and_then(|id| self.key(id)).unwrap_or(key).clone() }
+    }
+
+    fn id_of(&self, hash: u64, key: &Arc<SetKey>) -> Option<SetId> {
+        let (number, exists) = find_from(&self.rows, hash, key, |there| there);
+        exists.then(|| SetId::from(number))
+    }
+
+    fn count(&self, HashedKey { hash, key }: &HashedKey) -> Option<usize> {
+        self.counts.get(&self.id_of(*hash, key)?).copied()
+    }
+
+    /// The size of a set; 0 for one that is not in use.
+    pub(super) fn size(&self, set: &HashedKey) -> SetSize {
+        size_of(&set.key, self.count(set).unwrap_or_default())
+    }
+
+    /// The size of a set, in use or not.
+    pub(super) fn measure(&self, world: &World, set: &HashedKey) -> SetSize {
+        size_of(&set.key, self.count(set).unwrap_or_else(|| elements(world, &set.key).len()))
     }
 
     /// Counts a new element of a set.
@@ -175,6 +218,14 @@ impl Sets {
     }
 }
 
+fn size_of(key: &SetKey, elements: usize) -> SetSize {
+    let charged = match key {
+        SetKey::NamedPorts { .. } => elements.div_ceil(PORTS_OF_NAME),
+        SetKey::Pods(_) | SetKey::Blocks(_) | SetKey::PortNumbers(_) => elements,
+    };
+    SetSize { elements, charged }
+}
+
 /// All elements of a set.
 pub(super) fn elements(world: &World, key: &SetKey) -> BTreeSet<Element> {
     match key {
@@ -233,4 +284,25 @@ fn named_ports<'a>(
     ports.flat_map(|port| {
         pod.addresses.iter().map(|address| Element::Port(*address, port.protocol, port.port))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netpolicy::budget::{Figures, evaluate};
+    use crate::netpolicy::input::ObjectKey;
+    use crate::netpolicy::kernel::PolicyRef;
+
+    /// A user who writes policies can choose keys of sets with one hash.
+    #[test]
+    fn sets_with_one_hash_count_each() {
+        let key = |port| Arc::new(SetKey::PortNumbers([Element::PortRange(port, port)].into()));
+        let sets = (0..257).map(|port| HashedKey { hash: 7, key: key(port) });
+        let figures = Figures { rules: 1, jumps: 0, sets: sets.collect() };
+        let policy = PolicyRef::Network(ObjectKey::new("a", "p"));
+        let evaluation = evaluate([(&policy, &figures)].into_iter(), |_| SetSize::default(), 10);
+        let refusal = evaluation.refused[&policy].to_string();
+        assert!(refusal.starts_with("over the budget: 257 sets, at most 256: "), "{refusal}");
+        assert_eq!(HashedKey { hash: 7, key: key(1) }, HashedKey { hash: 7, key: key(1) });
+    }
 }

@@ -33,6 +33,8 @@ pub(super) struct World {
     local: BTreeSet<PodId>,
     /// Pods and selectors examined since the start.
     examined: Cell<u64>,
+    /// Addresses and named ports of pods that were removed or changed since the start.
+    departed: usize,
 }
 
 /// A Namespace that is known, or that pods have.
@@ -88,6 +90,7 @@ impl World {
             unknown: BTreeSet::new(),
             local: BTreeSet::new(),
             examined: Cell::new(0),
+            departed: 0,
         }
     }
 
@@ -258,7 +261,13 @@ impl World {
         }
     }
 
+    /// The most elements that left one set since the start.
+    pub(super) fn departed(&self) -> usize {
+        self.departed
+    }
+
     pub(super) fn remove_addresses(&mut self, id: PodId, pod: &Pod) {
+        self.departed += pod.addresses.len() * pod.ports.len().max(1);
         for address in &pod.addresses {
             let mut ids = self.by_address.remove(address).map(|there| there.as_set()).unwrap_or_default();
             ids.remove(&id);

@@ -10,23 +10,24 @@
 //! **When a refused policy is tried again.** Rules and sets follow from policies, and are counted
 //! again with each change of chains. The number of elements depends on pods: so that a policy at its
 //! bound is not in force now and then, it is tried again only after a change of the policies that
-//! pay with it, or when an eighth of all addresses is gone.
+//! pay with it, when an eighth of all addresses is gone, or when its own number is an eighth below
+//! the bound, or below its number at the refusal.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use trunkline_datapath::plan::policy::PolicyPart;
 
 use super::{Compiler, Policy};
-use crate::netpolicy::budget::{Figure, Figures, Refusal, Share, Tenant, evaluate};
+use crate::netpolicy::budget::{self, Figure, Figures, Refusal, Share, Tenant, evaluate};
 use crate::netpolicy::counted::{Counted, find};
 use crate::netpolicy::input::{Direction, Tier};
 use crate::netpolicy::kernel::PolicyRef;
 use crate::netpolicy::labels::remove_from;
 use crate::netpolicy::rules::{
     AppliedPolicies, Chain, ChainId, ChainKey, Origin, PortMatch, PortNumbers, Rule, SetId, SetKey, Verdict,
-    number_of,
 };
+use crate::netpolicy::sets::HashedKey;
 use crate::netpolicy::translate::{self, Draft, NumbersDraft, PortDraft};
 
 /// The work until the next difference.
@@ -36,10 +37,18 @@ pub(super) struct Work {
     stale: BTreeSet<ChainId>,
     /// Sets of rules that are gone. New rules can have the same sets, so these are released last.
     released: Vec<SetId>,
-    /// The rules and sets of the policies in use.
-    figures: HashMap<PolicyRef, Figures>,
+    /// The rules, jumps and sets of the policies in use.
+    figures: HashMap<PolicyRef, InUse>,
     /// The elements that can be added until the budget is evaluated again.
     headroom: usize,
+}
+
+/// The figures of a policy in use.
+#[derive(Debug)]
+struct InUse {
+    figures: Figures<HashedKey>,
+    /// Whether it has a rule for ingress, and for egress.
+    has_rules: [bool; 2],
 }
 
 /// A refused policy.
@@ -48,9 +57,18 @@ pub(in crate::netpolicy) struct Refused {
     refusal: Refusal,
     /// The number of all addresses at the refusal.
     addresses: usize,
+    /// The policy is tried again with at most this many elements.
+    few: usize,
+    /// The policy is counted again when so many elements left sets since the start.
+    count_at: usize,
 }
 
 impl Refused {
+    /// Whether the number of elements is the reason.
+    fn has_elements(&self) -> bool {
+        matches!(self.refusal, Refusal::Budget { figure: Figure::Elements, .. })
+    }
+
     /// Whether pods decide, or the kernel does: the policy is not counted again with each change.
     fn stays(&self) -> bool {
         match self.refusal {
@@ -116,10 +134,8 @@ impl Compiler {
     pub(in crate::netpolicy) fn compile_pending(&mut self) {
         self.select_pending();
         let addresses = self.world.address_count();
-        self.retry(|_, refused| {
-            matches!(refused.refusal, Refusal::Budget { figure: Figure::Elements, .. })
-                && 8 * addresses <= 7 * refused.addresses
-        });
+        self.retry(|_, refused| refused.has_elements() && 8 * addresses <= 7 * refused.addresses);
+        self.retry_small();
         let mut is_first = true;
         let mut is_pending = !self.work.stale.is_empty() || self.sets.added() > self.work.headroom;
         while is_pending {
@@ -131,6 +147,29 @@ impl Compiler {
         for set in std::mem::take(&mut self.work.released) {
             self.release_set(set);
         }
+    }
+
+    /// Tries policies again with an eighth fewer elements. Each is counted only when so many elements
+    /// may have left its sets.
+    fn retry_small(&mut self) {
+        let departed = self.world.departed();
+        let is_due = |refused: &Refused| refused.has_elements() && refused.count_at <= departed;
+        let due = self.refused.iter().filter(|(_, refused)| is_due(refused));
+        for policy in due.map(|(policy, _)| policy.clone()).collect::<Vec<_>>() {
+            let (elements, sets) = self.elements(&policy);
+            let Some(refused) = self.refused.get_mut(&policy) else { continue };
+            refused.count_at = departed + pause(elements, refused.few, sets);
+            if elements <= refused.few {
+                self.retry(|other, _| *other == policy);
+            }
+        }
+    }
+
+    /// The elements that a policy pays for, and its sets.
+    fn elements(&self, policy: &PolicyRef) -> (usize, usize) {
+        let sets = self.work.figures.get(policy).map(|row| &*row.figures.sets).unwrap_or_default();
+        let elements = sets.iter().map(|set| self.sets.measure(&self.world, set).charged);
+        (elements.sum(), sets.len())
     }
 
     /// Refuses the policies above the budget. `may_admit`: others are no longer refused.
@@ -145,13 +184,19 @@ impl Compiler {
             let figures = self.figures(&policy);
             self.work.figures.insert(policy, figures);
         }
+        let in_use = self.work.figures.iter();
+        let jumps: Vec<usize> = in_use.map(|(policy, row)| self.jumps(policy, row.has_rules)).collect();
+        for (row, jumps) in self.work.figures.values_mut().zip(jumps) {
+            row.figures.jumps = jumps;
+        }
         let addresses = self.world.address_count();
         let counted = self
             .work
             .figures
             .iter()
-            .filter(|(policy, _)| !self.refused.get(*policy).is_some_and(Refused::stays));
-        let evaluation = evaluate(counted, |set| self.sets.count(set), addresses);
+            .filter(|(policy, _)| !self.refused.get(*policy).is_some_and(Refused::stays))
+            .map(|(policy, row)| (policy, &row.figures));
+        let evaluation = evaluate(counted, |set| self.sets.size(set), addresses);
         self.work.headroom = evaluation.headroom;
         self.sets.forget_added();
         if may_admit {
@@ -165,11 +210,32 @@ impl Compiler {
         }
     }
 
-    fn figures(&self, policy: &PolicyRef) -> Figures {
-        let drafts: Vec<Draft> =
-            Direction::ALL.iter().flat_map(|direction| self.drafts(policy, *direction)).collect();
-        let sets = drafts.iter().flat_map(Draft::sets).map(|key| SetId::from(number_of(&**key)));
-        Figures { rules: drafts.len(), sets: sets.collect::<BTreeSet<SetId>>().into_iter().collect() }
+    fn figures(&self, policy: &PolicyRef) -> InUse {
+        let isolates = |direction| match self.policies.get(policy).map(|row| &row.policy) {
+            Some(Policy::Network(policy)) => policy.applies_to(direction),
+            Some(Policy::Cluster(_)) | None => false,
+        };
+        let drafts = Direction::ALL.map(|direction| self.drafts(policy, direction));
+        let rules = Direction::ALL.iter().zip(&drafts);
+        let rules = rules.map(|(direction, drafts)| drafts.len().max(usize::from(isolates(*direction))));
+        let sets: HashSet<HashedKey> =
+            drafts.iter().flatten().flat_map(Draft::sets).map(|key| self.sets.hashed(key)).collect();
+        InUse {
+            figures: Figures { rules: rules.sum(), jumps: 0, sets: sets.into_iter().collect() },
+            has_rules: [&drafts[0], &drafts[1]].map(|drafts| !drafts.is_empty()),
+        }
+    }
+
+    /// The jumps to the chains of a NetworkPolicy. ClusterNetworkPolicies share those of their tier.
+    fn jumps(&self, policy: &PolicyRef, has_rules: [bool; 2]) -> usize {
+        if matches!(policy, PolicyRef::Cluster(_)) {
+            return 0;
+        }
+        let chains = self.chains_of.get(policy).into_iter().flatten();
+        let has_rules = |chain: &&ChainId| {
+            self.chain(**chain).is_some_and(|chain| has_rules[chain.key.direction() as usize])
+        };
+        chains.filter(has_rules).map(|chain| self.jumps.sources(*chain).len()).sum()
     }
 
     fn drafts(&self, policy: &PolicyRef, direction: Direction) -> Vec<Draft> {
@@ -184,8 +250,14 @@ impl Compiler {
 
     fn refuse(&mut self, policy: PolicyRef, refusal: Refusal) {
         self.mark_stale(&policy);
+        let (elements, sets) = match refusal {
+            Refusal::Budget { figure: Figure::Elements, .. } => self.elements(&policy),
+            Refusal::Budget { .. } | Refusal::Kernel(_) => (0, 0),
+        };
         let addresses = self.world.address_count();
-        self.refused.insert(policy, Refused { refusal, addresses });
+        let few = elements.min(budget::POLICY.in_cluster_of(addresses).elements) / 8 * 7;
+        let count_at = self.world.departed() + pause(elements, few, sets);
+        self.refused.insert(policy, Refused { refusal, addresses, few, count_at });
     }
 
     /// Tries these refused policies again.
@@ -220,42 +292,60 @@ impl Compiler {
     fn compile_stale(&mut self) -> bool {
         let stale = std::mem::take(&mut self.work.stale);
         let is_pending = !stale.is_empty();
-        for id in stale {
-            let Some(there) = self.chains.get(&id).map(|row| row.value.clone()) else { continue };
-            let rules = self.compile_chain(&there.key);
-            if rules == there.rules {
-                self.work.released.extend(rules.iter().flat_map(Rule::sets));
-                continue;
+        let is_entry = |id: &ChainId| self.jumps.is_source(*id);
+        let (mut entries, chains): (BTreeSet<ChainId>, BTreeSet<ChainId>) =
+            stale.into_iter().partition(is_entry);
+        for id in chains {
+            let was_empty = self.is_empty_chain(id);
+            self.compile(id);
+            if self.is_empty_chain(id) != was_empty {
+                entries.extend(self.jumps.sources(id));
             }
-            self.pending.touch_chain(id, Some(&there));
-            self.work.released.extend(there.rules.iter().flat_map(Rule::sets));
-            let chain = Arc::new(Chain { key: there.key.clone(), rules });
-            if let Some(row) = self.chains.get_mut(&id) {
-                row.value = chain;
-            }
+        }
+        for id in entries {
+            self.compile(id);
         }
         is_pending
     }
 
+    fn compile(&mut self, id: ChainId) {
+        let Some(there) = self.chains.get(&id).map(|row| row.value.clone()) else { return };
+        let rules = self.compile_chain(id, &there.key);
+        if rules == there.rules {
+            self.work.released.extend(rules.iter().flat_map(Rule::sets));
+            return;
+        }
+        self.pending.touch_chain(id, Some(&there));
+        self.work.released.extend(there.rules.iter().flat_map(Rule::sets));
+        let chain = Arc::new(Chain { key: there.key.clone(), rules });
+        if let Some(row) = self.chains.get_mut(&id) {
+            row.value = chain;
+        }
+    }
+
+    fn is_empty_chain(&self, id: ChainId) -> bool {
+        self.chain(id).is_none_or(|chain| chain.rules.is_empty())
+    }
+
     pub(super) fn acquire_chain(&mut self, key: ChainKey) -> ChainId {
-        let (number, exists) = find(&self.chains, &key, |chain| &chain.key);
-        let id = ChainId::from(number);
+        let (mut number, exists) = find(&self.chains, &key, |chain| &chain.key);
         if !exists {
-            let rules = match &key {
-                ChainKey::Entry { direction, policies, audit } => {
-                    self.compile_entry(*direction, policies, *audit)
-                }
-                ChainKey::Policy { .. } | ChainKey::Tier { .. } => {
-                    self.work.stale.insert(id);
-                    Vec::new()
-                }
-            };
+            let targets: Vec<ChainId> =
+                targets(&key).into_iter().map(|target| self.acquire_chain(target)).collect();
+            // A target can have taken the number.
+            number = find(&self.chains, &key, |chain| &chain.key).0;
+            let id = ChainId::from(number);
+            if matches!(key, ChainKey::Entry { .. }) {
+                self.jumps.insert(id, targets);
+            }
+            self.work.stale.insert(id);
             for policy in policies_with_rules(&key) {
                 self.chains_of.entry(policy).or_default().insert(id);
             }
             self.pending.touch_chain(id, None);
-            self.chains.insert(id, Counted { value: Arc::new(Chain { key, rules }), users: 0 });
+            self.chains.insert(id, Counted { value: Arc::new(Chain { key, rules: Vec::new() }), users: 0 });
         }
+        let id = ChainId::from(number);
         if let Some(row) = self.chains.get_mut(&id) {
             row.users += 1;
         }
@@ -279,15 +369,13 @@ impl Compiler {
             }
         }
         self.work.released.extend(row.value.rules.iter().flat_map(Rule::sets));
-        for rule in &row.value.rules {
-            if let Verdict::Jump(chain) = rule.verdict {
-                self.release_chain(chain);
-            }
+        for target in self.jumps.remove(id) {
+            self.release_chain(target);
         }
     }
 
     /// The rules of a chain of policies. Acquires their sets.
-    fn compile_chain(&mut self, key: &ChainKey) -> Vec<Rule> {
+    fn compile_chain(&mut self, id: ChainId, key: &ChainKey) -> Vec<Rule> {
         match key {
             ChainKey::Policy { direction, policy } => {
                 let policy = PolicyRef::Network(policy.clone());
@@ -312,27 +400,17 @@ impl Compiler {
                 let rules = drafts.into_iter().map(|draft| self.finish(draft));
                 if *audit { rules.map(audited).collect() } else { rules.collect() }
             }
-            ChainKey::Entry { direction, policies, audit } => {
-                self.compile_entry(*direction, policies, *audit)
-            }
+            ChainKey::Entry { policies, audit, .. } => self.compile_entry(id, policies, *audit),
         }
     }
 
-    fn compile_entry(&mut self, direction: Direction, policies: &AppliedPolicies, audit: bool) -> Vec<Rule> {
+    /// The rules of an entry chain. A chain without rules decides nothing, and needs no jump.
+    fn compile_entry(&self, id: ChainId, policies: &AppliedPolicies, audit: bool) -> Vec<Rule> {
         let always =
             |verdict, origin| Rule { peers: None, ports: PortMatch::Any, verdict, origin, audit: false };
-        let tier = |tier, policies: &[Arc<str>]| {
-            let key = ChainKey::Tier { direction, tier, policies: policies.to_vec(), audit };
-            (!policies.is_empty()).then_some(key)
-        };
-        let admin = tier(Tier::Admin, &policies.admin);
-        let network =
-            policies.network.iter().map(|policy| ChainKey::Policy { direction, policy: policy.clone() });
-        let baseline = tier(Tier::Baseline, &policies.baseline);
-        let keys = admin.into_iter().chain(network).chain(baseline).filter(|_| !policies.unknown);
-        let keys: Vec<ChainKey> = keys.collect();
-        let jumps = keys.into_iter().map(|key| Verdict::Jump(self.acquire_chain(key)));
-        let mut rules: Vec<Rule> = jumps.map(|jump| always(jump, Origin::Structure)).collect();
+        let targets = self.jumps.targets(id).iter().filter(|target| !self.is_empty_chain(**target));
+        let mut rules: Vec<Rule> =
+            targets.map(|target| always(Verdict::Jump(*target), Origin::Structure)).collect();
         if policies.unknown || !policies.network.is_empty() {
             let rule = always(Verdict::Drop, Origin::Isolation);
             rules.push(if audit { audited(rule) } else { rule });
@@ -370,6 +448,29 @@ impl Compiler {
             self.pending.remove_set(id);
         }
     }
+}
+
+/// The chains of the policies of an entry chain, in the order of evaluation. Other chains have none.
+fn targets(key: &ChainKey) -> Vec<ChainKey> {
+    let ChainKey::Entry { direction, policies, audit } = key else { return Vec::new() };
+    let (direction, audit) = (*direction, *audit);
+    if policies.unknown {
+        return Vec::new();
+    }
+    let tier = |tier, policies: &[Arc<str>]| {
+        let key = ChainKey::Tier { direction, tier, policies: policies.to_vec(), audit };
+        (!policies.is_empty()).then_some(key)
+    };
+    let network =
+        policies.network.iter().map(|policy| ChainKey::Policy { direction, policy: policy.clone() });
+    let (admin, baseline) = (tier(Tier::Admin, &policies.admin), tier(Tier::Baseline, &policies.baseline));
+    admin.into_iter().chain(network).chain(baseline).collect()
+}
+
+/// The elements that leave sets until a refused policy is counted again: with this many elements,
+/// fewer cannot make it small.
+fn pause(elements: usize, few: usize, sets: usize) -> usize {
+    (elements.saturating_sub(few).max(few / 8) / sets.max(1)).max(1)
 }
 
 /// The policies whose rules a chain has. An entry chain has none.
