@@ -9,7 +9,7 @@ use super::input::{
     Change, Direction, IpBlock, NamedPort, Namespace, NetworkPeer, NetworkPolicy, NetworkPort, NetworkRule,
     ObjectKey, Pod, PortSelector,
 };
-use super::rules::{Element, Rules, SetChange};
+use super::rules::{ChainId, ChainKey, Element, Rules, SetChange, Verdict};
 use super::{Compiler, Labels};
 
 const POLICIES: usize = 1000;
@@ -91,6 +91,111 @@ fn a_label_change_costs_the_same_in_a_large_cluster() {
     let (small, large) = (work_of_a_label_change(10), work_of_a_label_change(10_000));
     assert!(small > 0 && small < 10, "{small} selectors and pods examined");
     assert_eq!(small, large);
+}
+
+/// A tenant's policies, each without a rule and for all its pods.
+fn without_rules(number: usize) -> Vec<NetworkPolicy> {
+    let policy = |index: usize| NetworkPolicy {
+        key: ObjectKey::new("namespace-0", &format!("policy-{index}")),
+        pod_selector: LabelSelector::default(),
+        policy_types: Some(Direction::ALL.into()),
+        ingress: Vec::new(),
+        egress: Vec::new(),
+    };
+    (0..number).map(policy).collect()
+}
+
+/// A list of many policies finds the policies of a pod once.
+#[test]
+fn a_list_costs_the_sum_of_policies_and_pods() {
+    let work = |number: usize| {
+        let mut compiler = Compiler::new("here");
+        let labels = Labels::default();
+        let namespace = Namespace { name: "namespace-0".into(), labels, audit: false };
+        compiler.handle_namespaces(Change::Listed(vec![namespace]));
+        compiler.handle_pods(Change::Listed((0..10).map(|index| pod(index, "here", 0)).collect()));
+        compiler.poll_changes();
+        let before = compiler.examined();
+        compiler.handle_network_policies(Change::Listed(without_rules(number)));
+        compiler.poll_changes();
+        (compiler, before)
+    };
+    let (compiler, before) = work(400);
+    // Each policy with each pod, when the policy comes and when the pod gets its chains.
+    assert_eq!(compiler.examined() - before, 2 * 10 * 400);
+    // A chain without rules needs no jump.
+    let rules = compiler.rules();
+    let entries = rules.chains.values().filter(|chain| matches!(chain.key, ChainKey::Entry { .. }));
+    assert_eq!(entries.map(|chain| chain.rules.len()).collect::<Vec<_>>(), [1, 1]);
+}
+
+#[test]
+fn a_policy_gets_its_jump_with_its_first_rule() {
+    let mut compiler = compiler(0);
+    let jumps = |compiler: &mut Compiler| {
+        compiler.poll_changes();
+        let rules = compiler.rules();
+        let all = rules.chains.values().flat_map(|chain| &chain.rules);
+        let jumps: Vec<ChainId> = all
+            .filter_map(|rule| match rule.verdict {
+                Verdict::Jump(chain) => Some(chain),
+                _ => None,
+            })
+            .collect();
+        assert!(jumps.iter().all(|chain| !rules.chains[chain].rules.is_empty()));
+        (jumps.len(), rules.chains.len())
+    };
+    assert_eq!(jumps(&mut compiler), (LOCAL, 2 * LOCAL));
+    let empty = NetworkPolicy { ingress: Vec::new(), ..policy(0) };
+    compiler.handle_network_policies(Change::Applied(empty));
+    assert_eq!(jumps(&mut compiler), (LOCAL - 1, 2 * LOCAL - 1));
+    compiler.handle_network_policies(Change::Applied(policy(0)));
+    assert_eq!(jumps(&mut compiler), (LOCAL, 2 * LOCAL));
+    compiler.handle_network_policies(Change::Listed(Vec::new()));
+    assert_eq!(jumps(&mut compiler), (0, 0));
+}
+
+/// Policies of other Namespaces cannot select a pod of unknown labels.
+#[test]
+fn a_pod_of_unknown_labels_costs_the_policies_of_its_namespace() {
+    let mut compiler = compiler(0);
+    let before = compiler.examined();
+    let mut unknown = pod(0, "here", 0);
+    unknown.labels = Labels::UNKNOWN;
+    compiler.handle_pods(Change::Applied(unknown));
+    compiler.poll_changes();
+    let examined = compiler.examined() - before;
+    assert!(examined < 20, "{examined} of {POLICIES} policies examined");
+}
+
+/// A peer of all Namespaces with `Exists` finds its pods by the key.
+#[test]
+fn a_peer_with_a_key_costs_the_pods_with_this_key() {
+    let mut compiler = compiler(10_000);
+    let mut rare = pod(LOCAL, "there", LOCAL);
+    rare.labels = Labels::from_iter([("rare", "a")]);
+    compiler.handle_pods(Change::Applied(rare));
+    compiler.poll_changes();
+    let exists = Requirement { key: "rare".to_owned(), operator: Operator::Exists, values: Vec::new() };
+    let peer = NetworkPeer::Pods {
+        namespaces: Some(LabelSelector::default()),
+        pods: Some(LabelSelector { match_expressions: vec![exists], ..Default::default() }),
+    };
+    let before = compiler.examined();
+    let changed = NetworkRule { peers: vec![peer], ports: Vec::new() };
+    compiler.handle_network_policies(Change::Applied(NetworkPolicy { ingress: vec![changed], ..policy(0) }));
+    let change = compiler.poll_changes().unwrap();
+    let sizes: Vec<usize> = change
+        .sets
+        .values()
+        .filter_map(|set| match set {
+            SetChange::Replaced(set) => Some(set.elements.len()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(sizes, [2]);
+    let examined = compiler.examined() - before;
+    assert!(examined < 50, "{examined} pods examined");
 }
 
 /// Only policies that select a pod of this node have sets and chains.
