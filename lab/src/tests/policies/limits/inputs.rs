@@ -76,6 +76,7 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
         &[
             "further interfaces with addresses, retained ones included, of a StatefulSet's pod name or of a virtual machine",
             "a key that no label can have",
+            "number of ClusterNetworkPolicies",
         ],
     ),
 ];

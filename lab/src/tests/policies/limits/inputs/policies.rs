@@ -12,6 +12,8 @@ use super::{Input, costly, input};
 const BLOCK: usize = 48;
 /// Pods of an input, each with large labels.
 const PODS: usize = 4;
+/// Most policies of an input. Each takes some milliseconds to write.
+const MOST_POLICIES: usize = 10_000;
 /// Most pods of an input.
 const MOST_PODS: usize = 4_000;
 
@@ -22,7 +24,7 @@ pub(super) const INPUTS: &[Input] = &[
     input("the policies of a Namespace as written; all ClusterNetworkPolicies", |world, scale| {
         create_many(world, POLICY, number(4 * scale, 500_000), ingress(&json!([rule(1_000, 9_000)])))
     }),
-    input("all policies of the cluster as written", |world, scale| {
+    input("all NetworkPolicies of the cluster as written", |world, scale| {
         create_everywhere(world, POLICY, number(20 * scale, 500_000), ingress(&json!([rule(1_000, 9_000)])))
     }),
     input(
@@ -32,8 +34,19 @@ pub(super) const INPUTS: &[Input] = &[
     costly("one of these policies", |world, scale| {
         create_many(world, POLICY, 1, ingress(&rules(4_000 * scale)))
     }),
-    input("all policies of a node", |world, scale| {
+    input("all NetworkPolicies of a node", |world, scale| {
         create_everywhere(world, POLICY, number(32 * scale, 2_000 * BLOCK), ingress(&rules(2_000)))
+    }),
+    input("policies of a Namespace that fail closed", |world, scale| {
+        // Each of them is a stub with a selector of 60 kB.
+        let values: Vec<String> = (0..900).map(|n| format!("{n:x>60}")).collect();
+        let selector = json!({ "matchExpressions": [{ "key": "app", "operator": "In", "values": values }] });
+        let spec = json!({ "podSelector": selector, "ingress": [rule(9_000, 9_000)] });
+        create_many(world, POLICY, number(5 * scale, 700_000), json!({ "spec": spec }))
+    }),
+    input("number of NetworkPolicies of a Namespace", |world, scale| {
+        let spec = json!({ "podSelector": {}, "policyTypes": ["Ingress"] });
+        create_many(world, POLICY, (2_000 * scale).min(MOST_POLICIES), json!({ "spec": spec }))
     }),
     input("the selector of the pods to which a policy applies", |world, scale| {
         let values: Vec<String> = (0..(1_000 * scale).min(50_000)).map(|n| format!("{n:x}")).collect();
@@ -86,6 +99,18 @@ pub(super) const INPUTS: &[Input] = &[
             (0..(64 * scale).min(1_000)).map(|n| json!({ "port": format!("p{n:x}") })).collect();
         create(world, POLICY, "named", ingress(&json!([{ "ports": named }])))?;
         pods_of(world, PODS, json!({}), containers)
+    }),
+    input("ports of a pod with one name and protocol", |world, scale| {
+        let containers: Vec<Value> = (0..(4 * scale).min(60))
+            .map(|n| {
+                json!({
+                    "name": format!("c{n}"), "image": "pretended",
+                    "ports": [{ "name": "same", "containerPort": n + 1 }],
+                })
+            })
+            .collect();
+        create(world, POLICY, "named", ingress(&json!([{ "ports": [{ "port": "same" }] }])))?;
+        pods_of(world, 10 * PODS, json!({}), containers.into())
     }),
     input("new keys of labels in policies", |world, scale| {
         (0..(10 * scale).min(500)).try_for_each(|n| {
