@@ -81,13 +81,14 @@ fn octets_of_pair((name, value): (&String, &String)) -> usize {
     name.len() + value.len()
 }
 
+/// The labels of an object; an error if they exceed [`MAX_LABELS`].
+pub type BoundedLabels = Result<BTreeMap<String, String>, TooLarge>;
+
 /// The labels of an object, within [`MAX_LABELS`].
 ///
 /// # Errors
 /// They exceed the bound.
-pub fn bounded_labels(
-    labels: Option<BTreeMap<String, String>>,
-) -> Result<BTreeMap<String, String>, TooLarge> {
+pub fn bounded_labels(labels: Option<BTreeMap<String, String>>) -> BoundedLabels {
     check(octets(labels.as_ref()), MAX_LABELS)?;
     Ok(labels.unwrap_or_default())
 }

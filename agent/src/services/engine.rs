@@ -13,7 +13,7 @@ use ipnet::IpNet;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 use trunkline_api::control::{AdvertisementState, ProxyRulesState, WithheldReason};
-use trunkline_api::kept::TooLarge;
+use trunkline_api::kept::BoundedLabels;
 use trunkline_api::resources::ServiceAdvertisementSpec;
 use trunkline_api::service::{AddressKind, PortKey};
 
@@ -55,7 +55,7 @@ pub(super) enum Former {
 pub(super) struct Engine {
     pub(super) settings: Settings,
     pub(super) rows: Rows,
-    namespaces: Option<HashMap<Arc<str>, Result<BTreeMap<String, String>, TooLarge>>>,
+    namespaces: Option<HashMap<Arc<str>, BoundedLabels>>,
     services_listed: bool,
     slices_listed: bool,
     pub(super) plan: Arc<ServicesPlan>,

@@ -40,7 +40,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 use trunkline_api::control::ProxyRulesState;
-use trunkline_api::kept::TooLarge;
+use trunkline_api::kept::BoundedLabels;
 use trunkline_api::resources::{AddressBlock, AggregationLength, LabelSelector};
 use trunkline_bgp::net::SpeakerHandle;
 use trunkline_bgp::rib::Origination;
@@ -111,7 +111,7 @@ pub struct ServiceInput {
     pub key: ServiceKey,
     /// Labels, for `serviceSelector`. If they are too large, only an advertisement without this
     /// selector selects the Service.
-    pub labels: Result<BTreeMap<String, String>, TooLarge>,
+    pub labels: BoundedLabels,
     /// Whether `type` is LoadBalancer.
     pub load_balancer: bool,
     /// `spec.loadBalancerClass`.
@@ -248,7 +248,7 @@ pub struct NamespaceInput {
     pub name: Arc<str>,
     /// Its labels. If they are too large, only an advertisement without this selector selects its
     /// Services.
-    pub labels: Result<BTreeMap<String, String>, TooLarge>,
+    pub labels: BoundedLabels,
 }
 
 /// This node, as its Node object describes it.

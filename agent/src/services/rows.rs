@@ -10,7 +10,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use trunkline_api::kept::TooLarge;
+use trunkline_api::kept::{BoundedLabels, TooLarge};
 use trunkline_api::service::{AddressKind, Protocol, TrafficPolicy};
 
 use super::advertisements::Names;
@@ -53,7 +53,7 @@ impl ServiceRow {
     ///
     /// # Errors
     /// They exceed their bound.
-    pub(super) fn labels(&self) -> Result<BTreeMap<String, String>, TooLarge> {
+    pub(super) fn labels(&self) -> BoundedLabels {
         let mut texts = self.labels.as_deref().map_err(|error| *error)?.split('\0');
         let mut labels = BTreeMap::new();
         while let (Some(key), Some(value)) = (texts.next(), texts.next()) {

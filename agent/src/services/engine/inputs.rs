@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use tokio::time::Instant;
-use trunkline_api::kept::TooLarge;
+use trunkline_api::kept::BoundedLabels;
 use trunkline_api::service::{AddressKind, PortKey};
 
 use super::Engine;
@@ -249,10 +249,7 @@ impl Engine {
     }
 
     /// The labels of a Namespace; none if it is not known, or no selector needs the labels.
-    pub(in crate::services) fn namespace_labels(
-        &self,
-        name: &Arc<str>,
-    ) -> Option<&Result<BTreeMap<String, String>, TooLarge>> {
+    pub(in crate::services) fn namespace_labels(&self, name: &Arc<str>) -> Option<&BoundedLabels> {
         self.namespaces.as_ref()?.get(name)
     }
 
