@@ -45,11 +45,16 @@ pub(crate) fn start_frr(host: &Host) -> Result<()> {
     host.sh(include_str!("../images/frr")).map(drop)
 }
 
-/// Starts BIRD before other processes of this machine: one thread of BIRD sends BFD packets every 50 ms
-/// beside its other work, and a router has its processors for itself. FRR's bfdd has real-time
-/// priority (`bfdd_wrap`). Not every container allows a priority; `nice` then only warns.
+/// Starts BIRD, with real-time priority if it has BFD: its one thread sends BFD packets every 50 ms
+/// beside its other work, and a router has its processors for itself. `bfdd_wrap` is the same for FRR.
+/// A higher `nice` has no effect: the kernel's groups of sessions share the processors. Not every
+/// container allows real-time priority.
 fn start_bird(host: &Host) -> Result<()> {
-    host.run("nice", ["-n", "-15", "bird", "-c", "/etc/bird/bird.conf"]).map(drop)
+    host.sh(
+        "wrap=; if grep -q '^protocol bfd' /etc/bird/bird.conf; then wrap='chrt --rr 1'; $wrap true || wrap=; fi
+         $wrap bird -c /etc/bird/bird.conf",
+    )
+    .map(drop)
 }
 
 pub(crate) fn start_gobgp(host: &Host, env: &[(&str, &str)]) -> Result<()> {
