@@ -14,7 +14,7 @@ pub const MAX_ENDPOINTS: usize = 1_000;
 pub const MAX_ENDPOINT_ADDRESSES: usize = 100;
 /// Most addresses of pods on a node.
 pub const MAX_NODE_ENDPOINTS: usize = 4_096;
-/// Most octets of an object, with [`ENTRY`] for each entry of a list.
+/// Most octets of an object, with 32 octets for each entry of a list.
 pub const MAX_OBJECT: usize = 512 << 10;
 /// Most octets of all objects of a remote cluster that the controller keeps.
 pub const MAX_VIEW: usize = 384 << 20;

@@ -309,7 +309,7 @@ impl View {
         all.into_iter().filter(|(.., left_out)| *left_out > 0)
     }
 
-    /// The objects above a bound, as texts. Of each kind at most [`REPORTED`] are named.
+    /// The objects above a bound, as texts. Of each kind at most 20 are named.
     pub fn faults(&self) -> Vec<String> {
         let mut texts = Vec::new();
         if self.octets.left_out > 0 {
