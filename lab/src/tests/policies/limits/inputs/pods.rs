@@ -6,7 +6,7 @@ use trunkline_api::kept;
 use trunkline_api::names::annotation;
 
 use super::super::super::world::World;
-use super::write::{LARGEST, POD, change, labels, labels_of, mark_namespace, number, pods, status};
+use super::write::{LARGEST, POD, change, labels_of, mark_namespace, number, pods, status};
 use super::{Input, costly, input};
 
 /// The annotations of an object have at most 256 KiB.
@@ -17,7 +17,7 @@ const PODS: usize = 4;
 pub(super) const INPUTS: &[Input] = &[
     input("a page of a list", |world, scale| {
         // 8 MiB of pods; a new key of a policy makes agents list them.
-        pods(world, number(8 * scale, LARGEST), json!({ "labels": labels(LARGEST / 16) }))
+        pods(world, number(8 * scale, LARGEST), json!({ "labels": labels_of(LARGEST) }))
     }),
     costly("annotations and labels of a pod", |world, scale| {
         let value = "x".repeat((kept::MAX_NETWORKING * scale).min(MOST_ANNOTATION));

@@ -78,7 +78,7 @@ pub(super) const INPUTS: &[Input] = &[
         pods(world, (1_000 * scale).min(MOST_PODS), json!({ "labels": labels }))
     }),
     costly("labels of a pod that no policy names", |world, scale| {
-        let labels = labels(LARGEST / 16);
+        let labels = labels_of(LARGEST);
         pods(world, number(PODS * scale, LARGEST), json!({ "labels": labels }))
     }),
     input("labels of a Namespace that policies name", |world, scale| {
