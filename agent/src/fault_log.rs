@@ -16,6 +16,8 @@ pub const INTERVAL: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct FaultLog<K> {
     objects: BTreeMap<K, LastReport>,
+    /// The time of the next report that came too early.
+    due: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -27,14 +29,14 @@ struct LastReport {
 
 impl<K> Default for FaultLog<K> {
     fn default() -> Self {
-        FaultLog { objects: BTreeMap::new() }
+        FaultLog { objects: BTreeMap::new(), due: None }
     }
 }
 
 impl<K: Ord + Clone> FaultLog<K> {
     /// Returns the texts that are reported now, from those of all faulty objects. A fault that lasts
     /// is reported once. A changed fault within [`INTERVAL`] is reported by a later call, if it
-    /// lasts.
+    /// lasts: the caller calls again at [`due`](Self::due).
     pub fn select(&mut self, now: Instant, faults: BTreeMap<K, String>) -> Vec<String> {
         let is_recent = |last: &LastReport| now.saturating_duration_since(last.at) < INTERVAL;
         self.objects.retain(|key, last| {
@@ -45,10 +47,15 @@ impl<K: Ord + Clone> FaultLog<K> {
             lasts || is_recent(last)
         });
         let mut selected = Vec::new();
+        self.due = None;
         for (key, text) in faults {
             match self.objects.get_mut(&key) {
                 Some(last) if last.text.as_ref() == Some(&text) => {}
-                Some(last) if is_recent(last) => last.text = None,
+                Some(last) if is_recent(last) => {
+                    last.text = None;
+                    let at = last.at + INTERVAL;
+                    self.due = Some(self.due.map_or(at, |due| due.min(at)));
+                }
                 _ => {
                     self.objects.insert(key, LastReport { at: now, text: Some(text.clone()) });
                     selected.push(text);
@@ -56,6 +63,11 @@ impl<K: Ord + Clone> FaultLog<K> {
             }
         }
         selected
+    }
+
+    /// The time of the next call of [`select`](Self::select), if a fault was not reported yet.
+    pub fn due(&self) -> Option<Instant> {
+        self.due
     }
 }
 
@@ -96,8 +108,11 @@ mod tests {
         assert_eq!(log.select(at(61), faults(&[("a", "x"), ("b", "z")])), ["z"]);
         // The new fault of b comes too early, and lasts.
         let early = || faults(&[("a", "x"), ("b", "w")]);
+        assert_eq!(log.due(), None);
         assert!(log.select(at(62), early()).is_empty());
+        assert_eq!(log.due(), Some(at(71)));
         assert_eq!(log.select(at(71), early()), ["w"]);
+        assert_eq!(log.due(), None);
         // A fault that returns is a new one.
         assert!(log.select(at(90), faults(&[("b", "w")])).is_empty());
         assert_eq!(log.select(at(120), early()), ["x"]);

@@ -154,6 +154,7 @@ struct Task {
     running: Option<Arc<Snapshot>>,
     /// The reasons why the last snapshot was refused as a whole.
     refused: Vec<String>,
+    faults: ObjectFaults,
     fault_log: FaultLog<ObjectRef>,
     /// Watches that are started and stopped with the objects.
     watches: BTreeMap<String, AbortHandle>,
@@ -176,6 +177,7 @@ pub async fn follow(start: TaskDependencies) {
         overlay: BTreeMap::new(),
         running: None,
         refused: Vec::new(),
+        faults: ObjectFaults::default(),
         fault_log: FaultLog::default(),
         watches: BTreeMap::new(),
         remembered: None,
@@ -189,6 +191,7 @@ pub async fn follow(start: TaskDependencies) {
     let mut objects = false;
     loop {
         let due = first.map(|first| (last + SETTLE).min(first + PATIENCE));
+        let report = task.fault_log.due();
         tokio::select! {
             object_change = inbox.recv() => {
                 let Some(object_change) = object_change else { return };
@@ -205,6 +208,9 @@ pub async fn follow(start: TaskDependencies) {
                 } else if !task.look().await {
                     return;
                 }
+            }
+            () = async { tokio::time::sleep_until(report.unwrap_or(last)).await }, if report.is_some() => {
+                task.report_faults();
             }
         }
     }
@@ -679,9 +685,15 @@ impl Task {
 
     /// Reports each object with faults once while they last, and at a bounded rate.
     fn record_faults(&mut self, faults: ObjectFaults) {
+        self.faults = faults;
+        self.report_faults();
+        self.start.cluster.state().faults = self.faults.values().flatten().cloned().collect();
+    }
+
+    fn report_faults(&mut self) {
         let joined =
             |texts: &BTreeSet<String>| kept::join(&texts.iter().cloned().collect::<Vec<_>>(), FAULT_TEXT);
-        let texts = faults.iter().map(|(which, texts)| (which.clone(), joined(texts))).collect();
+        let texts = self.faults.iter().map(|(which, texts)| (which.clone(), joined(texts))).collect();
         let new = self.fault_log.select(Instant::now(), texts);
         if !new.is_empty() {
             self.start.metrics.manifests_refused();
@@ -690,7 +702,6 @@ impl Task {
             tracing::error!(%fault, "an object of the API server is not served in its current form");
             self.start.cluster.warn("NotServed", fault);
         }
-        self.start.cluster.state().faults = faults.into_values().flatten().collect();
     }
 
     /// Writes the applied state to the cache file, if it changed.
