@@ -28,6 +28,7 @@ use crate::metrics::Metrics;
 use crate::multus::MultusNetwork;
 use crate::policy_faults::PolicyFaults;
 use crate::queue::Queue;
+use crate::reconcile::namespace::NamespaceReads;
 use crate::remote::RemoteState;
 use crate::services::ServiceState;
 use crate::unsupported::Unsupported;
@@ -86,6 +87,8 @@ pub struct ControllerState {
     pub unsupported: Unsupported,
     /// Network policies with faults. Only the leader has them.
     pub policy_faults: PolicyFaults,
+    /// Reads of the Namespaces of new pods.
+    pub namespace_reads: NamespaceReads,
     /// Counts changes of networks, subnets and namespaces.
     changed: watch::Sender<u64>,
 }
@@ -625,8 +628,14 @@ impl ControllerState {
         }
     }
 
-    /// Handles an added or changed Namespace.
+    /// Handles an added or changed Namespace. An event that is older than the row is ignored.
     pub(crate) fn set_namespace(&mut self, name: &Arc<str>, row: NamespaceRow) {
+        let namespaces = &mut self.cluster.namespaces;
+        let is_old = namespaces.get(name).is_some_and(|known| row.version < known.version);
+        if is_old && !namespaces.is_before_list(name) {
+            namespaces.note(name);
+            return;
+        }
         self.changed.send_modify(|count| *count += 1);
         let old = self.cluster.namespaces.set(Arc::clone(name), row);
         let Some(new) = self.cluster.namespaces.get(name) else { return };
@@ -643,8 +652,19 @@ impl ControllerState {
         }
     }
 
+    /// Handles a deleted Namespace, of this version or before.
+    pub(crate) fn remove_namespace(&mut self, name: &str, version: u64) {
+        if self.cluster.namespaces.get(name).is_some_and(|known| known.version <= version) {
+            self.cluster.namespaces.remove(name);
+            self.namespace_reads.remove(name);
+        }
+    }
+
     /// Handles an added or changed pod with a node.
     pub(crate) fn set_pod(&mut self, key: &Key, row: PodRow) {
+        if self.cluster.pods.get(key).is_none_or(|known| known.uid != row.uid) {
+            self.namespace_reads.pod_arrived(&key.namespace);
+        }
         if self.cluster.pods.get(key) == Some(&row) {
             self.cluster.pods.note(key);
             return;

@@ -95,6 +95,8 @@ impl NetworkingMetadata {
 /// Row of a namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NamespaceRow {
+    /// Its version.
+    pub version: u64,
     /// Its annotations and labels about networking, for pods.
     pub networking: NetworkingMetadata,
     /// All its labels, for the selectors of ServicePools. None if they exceed their bound: then no
@@ -106,6 +108,7 @@ impl NamespaceRow {
     /// Row of a namespace from the API server.
     pub fn of(metadata: &ObjectMeta) -> Self {
         NamespaceRow {
+            version: version(metadata),
             networking: NetworkingMetadata::of_namespace(metadata),
             labels: all_labels(metadata).ok(),
         }
@@ -124,7 +127,7 @@ pub fn all_labels(metadata: &ObjectMeta) -> Result<BTreeMap<String, String>, Too
 #[cfg(test)]
 impl From<NetworkingMetadata> for NamespaceRow {
     fn from(networking: NetworkingMetadata) -> Self {
-        NamespaceRow { networking, labels: Some(BTreeMap::new()) }
+        NamespaceRow { version: 0, networking, labels: Some(BTreeMap::new()) }
     }
 }
 

@@ -19,6 +19,7 @@ pub mod finalizer;
 pub mod held;
 pub mod interfaces;
 pub mod ipinstance;
+pub mod namespace;
 pub mod network;
 pub mod node;
 pub mod plan;
@@ -259,5 +260,7 @@ pub(crate) fn reference(
     }
 }
 
+#[cfg(test)]
+mod namespace_tests;
 #[cfg(test)]
 mod written_tests;

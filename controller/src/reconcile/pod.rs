@@ -24,6 +24,7 @@ use trunkline_api::resources::{
 };
 use trunkline_daemon::errors::chain;
 
+use super::namespace::make_current;
 use super::plan::{AllocationRefusal, AssignPlan, Existing, Plan, PlannedInterface};
 use super::retention::{Amendment, Expired, Ownership, effective};
 use super::{Context, ReconcileError, ReconcileResult, WriteError, first_error, reference, vm, written};
@@ -39,6 +40,7 @@ const VERSION: &str = "v1.2";
 
 /// Reconciles the addresses of a pod with its state.
 pub async fn reconcile(context: Context, key: Key) -> ReconcileResult {
+    make_current(&context, &key).await?;
     let (plans, pod) = {
         let mut state = context.shared.lock();
         let pod = vm::subject(&state.cluster, &key).map(|subject| about(subject.key, Some(&subject.pod.uid)));

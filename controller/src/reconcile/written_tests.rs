@@ -20,18 +20,33 @@ use crate::ipam::{AllocatedAddresses, Assigned, State};
 use crate::state::{ControllerState, PendingCreate, Queues};
 use crate::testing::{SentRequest, context};
 
+/// The path of the lists of Namespaces.
+pub(super) const NAMESPACES: &str = "/api/v1/namespaces";
+
 /// A leader, and the requests that it has sent.
-struct Leader {
-    context: Context,
+pub(super) struct Leader {
+    pub(super) context: Context,
     sent: Arc<Mutex<Vec<SentRequest>>>,
 }
 
-/// A leader with one network of three addresses. Its API server answers each request with a status
-/// and an object.
+/// A leader with one network of three addresses. Its API server has no Namespaces, and answers each
+/// other request with a status and an object.
 fn leader(answer: impl Fn(&SentRequest) -> (u16, Value) + Clone + Send + Sync + 'static) -> Leader {
+    let empty = json!({"apiVersion": "v1", "kind": "NamespaceList", "metadata": {}, "items": []});
+    leader_with_namespaces(move || (200, empty.clone()), answer)
+}
+
+/// A leader like [`leader`] with an answer to lists of Namespaces, which are not among the sent requests.
+pub(super) fn leader_with_namespaces(
+    namespaces: impl Fn() -> (u16, Value) + Clone + Send + Sync + 'static,
+    answer: impl Fn(&SentRequest) -> (u16, Value) + Clone + Send + Sync + 'static,
+) -> Leader {
     let sent = Arc::new(Mutex::new(Vec::new()));
     let recorded = Arc::clone(&sent);
     let context = context(move |request| {
+        if request.1 == NAMESPACES {
+            return namespaces();
+        }
         recorded.lock().unwrap().push(request.clone());
         answer(request)
     });
@@ -59,11 +74,11 @@ fn leader(answer: impl Fn(&SentRequest) -> (u16, Value) + Clone + Send + Sync + 
 }
 
 impl Leader {
-    fn sent(&self) -> Vec<SentRequest> {
+    pub(super) fn sent(&self) -> Vec<SentRequest> {
         std::mem::take(&mut self.sent.lock().unwrap())
     }
 
-    fn with<T>(&self, look: impl FnOnce(&mut ControllerState) -> T) -> T {
+    pub(super) fn with<T>(&self, look: impl FnOnce(&mut ControllerState) -> T) -> T {
         look(&mut self.context.shared.lock())
     }
 
@@ -94,7 +109,7 @@ impl Leader {
     }
 }
 
-fn key(name: &str) -> Key {
+pub(super) fn key(name: &str) -> Key {
     Key::new("default", name)
 }
 
@@ -305,7 +320,7 @@ async fn retained_address_gets_the_next_pods_prefixes() {
     }
 }
 
-fn stateful_pod(annotations: &[(&str, &str)]) -> PodRow {
+pub(super) fn stateful_pod(annotations: &[(&str, &str)]) -> PodRow {
     let owner = Owner {
         api_version: "apps/v1".into(),
         kind: "StatefulSet".into(),

@@ -383,12 +383,12 @@ impl Watched for Namespace {
 
     fn remove(self, state: &mut ControllerState) {
         let name = name(&self.metadata, state);
-        state.cluster.namespaces.remove(&name);
+        state.remove_namespace(&name, version(&self.metadata));
     }
 
     fn end(state: &mut ControllerState) {
         for name in state.cluster.namespaces.end() {
-            state.cluster.namespaces.remove(&name);
+            state.remove_namespace(&name, u64::MAX);
         }
     }
 }

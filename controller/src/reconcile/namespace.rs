@@ -1,0 +1,96 @@
+//! The Namespace of a pod without addresses, at least as new as the pod.
+//!
+//! Pods and Namespaces arrive by two watches, so a pod can arrive before an earlier change of its
+//! Namespace. The Networks of a pod follow from its Namespace, and its addresses never change. So the
+//! Namespace is read from the API server before the first plan for a new pod. One read serves all pods
+//! that arrived before it began.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Namespace;
+use kube::Api;
+use kube::api::ListParams;
+use tokio::sync::Mutex;
+
+use super::vm::subject;
+use super::{Context, ReconcileError, ReconcileResult};
+use crate::cluster::{Key, NamespaceRow, PodLifecycle};
+use crate::state::ControllerState;
+
+/// Which Namespaces have pods that are newer than the last read.
+#[derive(Debug, Default)]
+pub struct NamespaceReads {
+    reads: HashMap<Arc<str>, NamespaceRead>,
+}
+
+#[derive(Debug, Default)]
+struct NamespaceRead {
+    /// Whether a pod has arrived since the last read began.
+    due: bool,
+    /// Held during a read.
+    turn: Arc<Mutex<()>>,
+}
+
+impl NamespaceReads {
+    /// Records that a new pod of this Namespace has arrived.
+    pub fn pod_arrived(&mut self, namespace: &Arc<str>) {
+        self.reads.entry(Arc::clone(namespace)).or_default().due = true;
+    }
+
+    /// Forgets a deleted Namespace.
+    pub fn remove(&mut self, namespace: &str) {
+        self.reads.remove(namespace);
+    }
+
+    /// The lock that a read holds.
+    fn turn(&self, namespace: &str) -> Option<Arc<Mutex<()>>> {
+        Some(Arc::clone(&self.reads.get(namespace)?.turn))
+    }
+
+    /// Begins a read. Returns false if none is due.
+    fn begin(&mut self, namespace: &str) -> bool {
+        self.reads.get_mut(namespace).is_some_and(|read| std::mem::take(&mut read.due))
+    }
+}
+
+/// Waits until the Namespace of an allocation key's pod is known as it was when the pod arrived, if the
+/// pod has no addresses yet.
+pub(super) async fn make_current(context: &Context, key: &Key) -> ReconcileResult {
+    let Some(turn) = turn(&context.shared.lock(), key) else { return Ok(()) };
+    let _turn = turn.lock().await;
+    let namespace = &key.namespace;
+    if !context.shared.lock().namespace_reads.begin(namespace) {
+        return Ok(());
+    }
+    // The controller has the right to list Namespaces, for its watch, but not the right to get one.
+    let api: Api<Namespace> = Api::all(context.client.clone());
+    let named = ListParams::default().fields(&format!("metadata.name={namespace}")).limit(1);
+    let answer = context.write(api.list_metadata(&named)).await;
+    let mut state = context.shared.lock();
+    match answer {
+        Ok(page) => {
+            for object in page.items {
+                state.set_namespace(namespace, NamespaceRow::of(&object.metadata));
+            }
+            Ok(())
+        }
+        Err(source) => {
+            state.namespace_reads.pod_arrived(namespace);
+            Err(ReconcileError::Request { what: format!("Namespace {namespace} was not read"), source })
+        }
+    }
+}
+
+/// The lock of the Namespace's reads, if the key has a pod that waits for its first addresses.
+fn turn(state: &ControllerState, key: &Key) -> Option<Arc<Mutex<()>>> {
+    let subject = subject(&state.cluster, key)?;
+    let pod = &subject.pod;
+    let needs_addresses =
+        pod.life == PodLifecycle::Alive && pod.selected && !pod.host_network && pod.node.is_some();
+    let has_addresses = || state.cluster.instances_of(key).iter().any(|(_, row)| row.pod_uid == pod.uid);
+    if !needs_addresses || has_addresses() {
+        return None;
+    }
+    state.namespace_reads.turn(&key.namespace)
+}
