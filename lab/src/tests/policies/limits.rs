@@ -3,7 +3,9 @@
 //! tenant start, connect and are protected.
 //!
 //! An input without a row on the page fails the test, and a row without an input too. The suite writes
-//! the most expensive inputs at 10 times their bounds, a soak every input at 1, 10 and 100 times.
+//! the most expensive inputs at 10 times their bounds, a soak every input at 1, 10 and 100 times. With the
+//! environment variable `TRUNKLINE_LIMITS_ROWS`, only rows with one of these texts, separated by `|`, are
+//! written, and with `TRUNKLINE_LIMITS_SCALES` at these multiples, such as `1,10`.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -38,6 +40,11 @@ pub(super) const TEST: Test = Test {
             nothing is killed, and the other tenant's pods start, connect and stay protected",
     run,
 };
+
+/// The variable that selects rows.
+const ROWS: &str = "TRUNKLINE_LIMITS_ROWS";
+/// The variable with other multiples of the bounds.
+const SCALES: &str = "TRUNKLINE_LIMITS_SCALES";
 
 /// The Namespace of the tenant who writes.
 const TENANT: &str = "tenant";
@@ -83,7 +90,18 @@ fn plan<'a>(namespace: &'a str, name: &'a str, node: &'a str, labels: &'a [(&'a 
 fn run(context: &Context) -> Result<Verdict> {
     inputs::match_rows(&context.place.repository)?;
     let scales: &[usize] = if context.long { &SOAK } else { &SUITE };
-    let inputs: Vec<&Input> = inputs::all().filter(|input| context.long || input.costly).collect();
+    let chosen = match std::env::var(SCALES) {
+        Ok(scales) => scales.split(',').map(str::parse).collect::<Result<Vec<usize>, _>>().context(SCALES)?,
+        Err(_) => scales.to_vec(),
+    };
+    let scales = &chosen;
+    let rows = std::env::var(ROWS).ok();
+    let is_wanted = |input: &&Input| match &rows {
+        Some(rows) => rows.split('|').any(|text| input.row.contains(text)),
+        None => context.long || input.costly,
+    };
+    let inputs: Vec<&Input> = inputs::all().filter(is_wanted).collect();
+    ensure!(!inputs.is_empty(), "no row has a text of {ROWS}={rows:?}");
     let namespaces = (0..NAMESPACES).map(|n| {
         format!(
             "\n---\napiVersion: v1\nkind: Namespace\nmetadata: {{ name: {}, labels: {{ team: tenant }} }}",

@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::write::{
-    LARGEST, POLICY, container, create, create_everywhere, create_many, labels, labels_of, mark_namespace,
-    number, pods, pods_of,
+    LARGEST, NAMESPACES, POLICY, container, create, create_each, create_everywhere, create_many, labels,
+    labels_of, mark_namespace, number, pods, pods_of,
 };
 use super::{Input, costly, input};
 
@@ -14,6 +14,9 @@ const BLOCK: usize = 48;
 const PODS: usize = 4;
 /// Most policies of an input. Each takes some milliseconds to write.
 const MOST_POLICIES: usize = 10_000;
+/// The pods of an input with large sets, and its most policies.
+const ALL_PODS: usize = 250;
+const MOST_POLICIES_OF_SETS: usize = 500;
 /// Most pods of an input.
 const MOST_PODS: usize = 4_000;
 
@@ -36,6 +39,19 @@ pub(super) const INPUTS: &[Input] = &[
     }),
     input("all NetworkPolicies of a node", |world, scale| {
         create_everywhere(world, POLICY, number(32 * scale, 2_000 * BLOCK), ingress(&rules(2_000)))
+    }),
+    input("sets of all NetworkPolicies of a node, and their elements", |world, scale| {
+        // Each peer is a set with all pods of the cluster.
+        pods(world, ALL_PODS, json!({}))?;
+        create_each(world, POLICY, (2 * NAMESPACES * scale).min(MOST_POLICIES_OF_SETS), |n| {
+            let peer = |set: usize| {
+                let values = [format!("{n}-{set}")];
+                let expression = json!({ "key": "app", "operator": "NotIn", "values": values });
+                let selector = json!({ "matchExpressions": [expression] });
+                json!({ "ports": [{ "port": set + 1 }], "from": [{ "namespaceSelector": {}, "podSelector": selector }] })
+            };
+            ingress(&(0..250).map(peer).collect::<Vec<_>>().into())
+        })
     }),
     input("policies of a Namespace that fail closed", |world, scale| {
         // Each of them is a stub with a selector of 60 kB.

@@ -114,6 +114,17 @@ fn spread(
     })
 }
 
+/// Objects of the further Namespaces, each with fields of its own.
+pub(super) fn create_each(
+    world: &World<'_>,
+    kind: Kind,
+    number: usize,
+    rest: impl Fn(usize) -> Value,
+) -> Result<()> {
+    (0..number)
+        .try_for_each(|n| post(world, kind, Some(&namespace(n)), text(kind, &format!("written{n}"), rest(n))))
+}
+
 /// Creates an object without a Namespace, such as a Node that no machine has.
 pub(super) fn create_of_cluster(world: &World<'_>, kind: Kind, rest: Value) -> Result<()> {
     post(world, kind, None, text(kind, WRITTEN, rest))
