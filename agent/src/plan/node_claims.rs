@@ -134,8 +134,6 @@ enum ClaimFault {
 struct Facts<'a> {
     /// `nodeAddressCIDRs`; empty: not configured.
     limits: &'a [IpNet],
-    /// Whether each node writes its own NodeInfo.
-    in_cluster: bool,
     /// The address of this node's tunnels, if it has any.
     local: Option<IpAddr>,
     connected: Vec<IpNet>,
@@ -151,8 +149,8 @@ struct Facts<'a> {
     macs: HashMap<[u8; 6], String>,
 }
 
-/// Checks the NodeInfos of all other nodes. In files the operator writes them, so only a mistake is
-/// possible: an address with two owners, or outside of `nodeAddressCIDRs`.
+/// Checks the NodeInfos of all other nodes. In files the operator writes them, and nodes and pods may
+/// share a prefix: Subnets, pools and BGP peers do not count there.
 pub(super) fn accept(intent: &Intent, host: &Host) -> AcceptedNodes {
     let mut accepted = AcceptedNodes::default();
     let others = intent.nodes.iter().filter(|node| node.name() != intent.node.name);
@@ -242,7 +240,6 @@ impl<'a> Facts<'a> {
     fn of(intent: &'a Intent, host: &Host) -> Facts<'a> {
         let mut facts = Facts {
             limits: &intent.tunnels.node_prefixes,
-            in_cluster: intent.in_cluster,
             local: vxlan::local(intent, host),
             connected: connected(intent, host),
             overlays: Vec::new(),
@@ -330,7 +327,7 @@ impl<'a> Facts<'a> {
             return Err(ClaimFault::Router { address, owner: owner.clone() });
         }
         let is_connected = || self.connected.iter().any(|prefix| prefix.contains(&address));
-        if self.in_cluster && self.limits.is_empty() && !is_connected() {
+        if self.limits.is_empty() && !is_connected() {
             return Err(ClaimFault::NotConnected(address));
         }
         Ok(())

@@ -190,7 +190,8 @@ fn in_files_only_an_address_with_another_owner_is_ignored() {
     for (case, ip, local, fault) in [
         ("in the VLAN's prefix", "10.1.0.150", "10.1.0.151", ""),
         ("outside of the pods' range", "10.1.0.50", "10.1.0.65", ""),
-        ("another rack", "10.2.0.50", "2001:db8:2::50", ""),
+        ("another rack", "10.2.0.50", "2001:db8:2::50", "2001:db8:2::50 is in no connected prefix"),
+        ("an outside host", "10.1.0.50", "8.8.8.8", "8.8.8.8 is in no connected prefix"),
         ("gateway", "10.1.0.50", "10.1.0.129", "10.1.0.129 is the gateway of Subnet pods"),
         ("router", "10.1.0.50", "10.1.0.1", "10.1.0.1 is a router of this host"),
         ("this node", "10.1.0.50", "10.1.0.11", "10.1.0.11 belongs to node node1"),
