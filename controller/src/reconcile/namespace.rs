@@ -26,8 +26,10 @@ pub struct NamespaceReads {
 
 #[derive(Debug, Default)]
 struct NamespaceRead {
-    /// Whether a pod has arrived since the last read began.
-    due: bool,
+    /// The number of pods that have arrived.
+    arrived: u64,
+    /// This number when the last complete read began.
+    read: u64,
     /// Held during a read.
     turn: Arc<Mutex<()>>,
 }
@@ -35,7 +37,7 @@ struct NamespaceRead {
 impl NamespaceReads {
     /// Records that a new pod of this Namespace has arrived.
     pub fn pod_arrived(&mut self, namespace: &Arc<str>) {
-        self.reads.entry(Arc::clone(namespace)).or_default().due = true;
+        self.reads.entry(Arc::clone(namespace)).or_default().arrived += 1;
     }
 
     /// Forgets a deleted Namespace.
@@ -48,9 +50,18 @@ impl NamespaceReads {
         Some(Arc::clone(&self.reads.get(namespace)?.turn))
     }
 
-    /// Begins a read. Returns false if none is due.
-    fn begin(&mut self, namespace: &str) -> bool {
-        self.reads.get_mut(namespace).is_some_and(|read| std::mem::take(&mut read.due))
+    /// The number of pods that have arrived, if one has since the last complete read began.
+    fn due(&self, namespace: &str) -> Option<u64> {
+        self.reads.get(namespace).filter(|read| read.arrived > read.read).map(|read| read.arrived)
+    }
+
+    /// Records a complete read that began when this number of pods had arrived. A read that fails or is
+    /// cancelled stays due.
+    /// A Namespace that was created again meanwhile has another `turn`, and needs a read of its own.
+    fn complete(&mut self, namespace: &str, turn: &Arc<Mutex<()>>, arrived: u64) {
+        if let Some(read) = self.reads.get_mut(namespace).filter(|read| Arc::ptr_eq(&read.turn, turn)) {
+            read.read = arrived;
+        }
     }
 }
 
@@ -58,28 +69,22 @@ impl NamespaceReads {
 /// pod has no addresses yet.
 pub(super) async fn make_current(context: &Context, key: &Key) -> ReconcileResult {
     let Some(turn) = turn(&context.shared.lock(), key) else { return Ok(()) };
-    let _turn = turn.lock().await;
+    let _held = turn.lock().await;
     let namespace = &key.namespace;
-    if !context.shared.lock().namespace_reads.begin(namespace) {
-        return Ok(());
-    }
+    let Some(arrived) = context.shared.lock().namespace_reads.due(namespace) else { return Ok(()) };
     // The controller has the right to list Namespaces, for its watch, but not the right to get one.
     let api: Api<Namespace> = Api::all(context.client.clone());
     let named = ListParams::default().fields(&format!("metadata.name={namespace}")).limit(1);
-    let answer = context.write(api.list_metadata(&named)).await;
+    let page = context.write(api.list_metadata(&named)).await.map_err(|source| ReconcileError::Request {
+        what: format!("Namespace {namespace} was not read"),
+        source,
+    })?;
     let mut state = context.shared.lock();
-    match answer {
-        Ok(page) => {
-            for object in page.items {
-                state.set_namespace(namespace, NamespaceRow::of(&object.metadata));
-            }
-            Ok(())
-        }
-        Err(source) => {
-            state.namespace_reads.pod_arrived(namespace);
-            Err(ReconcileError::Request { what: format!("Namespace {namespace} was not read"), source })
-        }
+    for object in page.items {
+        state.set_namespace(namespace, NamespaceRow::of(&object.metadata));
     }
+    state.namespace_reads.complete(namespace, &turn, arrived);
+    Ok(())
 }
 
 /// The lock of the Namespace's reads, if the key has a pod that waits for its first addresses.
