@@ -15,11 +15,13 @@
 //! - DelayOpen only in a collision: OPEN is sent as soon as TCP is open, but not on a second connection
 //!   that opens within [`COLLISION_TIME`] after the OPEN of the first one. That OPEN is sent when the
 //!   second connection is the one to keep, when the first one has ended, or after [`OPEN_DELAY`]. If the
-//!   first one is Established then, the second one is closed without a message. The peer usually closes
-//!   it earlier: the first KEEPALIVE on the connection to keep waits for that, at most [`CONFIRM_DELAY`].
-//!   After a restart of this side it always waits, because the peer's connection may still be unknown
-//!   here. FRR 8.4 closes both connections if it gets OPEN and KEEPALIVE at once while its own connection
-//!   is in OpenSent, and then it removes the routes that it has retained for the restart.
+//!   first one is Established then, the second one is closed without a message.
+//! - On a connection that this side opened and that would stay in a collision, the first KEEPALIVE waits
+//!   for [`CONFIRM_MARGIN`] after the peer's KEEPALIVE, at most for [`CONFIRM_DELAY`]. The peer's KEEPALIVE
+//!   shows that it has handled this side's OPEN, and has closed its own connection, which may still be
+//!   unknown here. The end of that connection shows less: it may have another reason. FRR 8.4 closes both
+//!   connections if it finds a KEEPALIVE when it has just handled the OPEN and closed its own one, and then
+//!   it removes the routes that it has retained for a restart.
 //! - If TCP ends without an error (the peer was restarted, the path broke), the peer goes from Idle
 //!   to Active at once. So it is not rejected if it connects within the next second. After an error
 //!   the peer stays in Idle for 1 s, doubled up to 60 s (DampPeerOscillations, IdleHoldTimer), and
@@ -77,8 +79,11 @@ pub const CONNECT_TIME: Duration = Duration::from_secs(10);
 pub const COLLISION_TIME: Duration = Duration::from_secs(5);
 /// The longest delay of OPEN on the second connection of a collision.
 pub const OPEN_DELAY: Duration = Duration::from_secs(2);
+/// The delay of the first KEEPALIVE after the sign that the peer has resolved a collision. A router's
+/// process may not run for some milliseconds between two steps of its work.
+pub const CONFIRM_MARGIN: Duration = Duration::from_millis(50);
 /// The longest delay of the first KEEPALIVE while the peer may have to close another connection.
-pub const CONFIRM_DELAY: Duration = Duration::from_millis(100);
+pub const CONFIRM_DELAY: Duration = Duration::from_secs(2);
 /// The shortest IdleHoldTime, and the first delay before an attempt to connect.
 pub const MIN_IDLE_HOLD: Duration = Duration::from_secs(1);
 /// The longest IdleHoldTime.

@@ -619,7 +619,6 @@ impl Peer {
                 self.schedule_connect(now);
             }
             self.end_open_delay(1 - slot, now, sink);
-            self.confirm(1 - slot, now, sink);
             return;
         }
         match retry {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
+use trunkline_bgp::session::CONFIRM_MARGIN;
 use trunkline_bgp::speaker::{
     Action, ConnId, Origination, PeerConfig, Refusal, Speaker, SpeakerConfig, State,
 };
@@ -77,6 +78,10 @@ fn one_link_local_address_on_two_links_is_two_peers() {
         router.handle_connected(out, remote, local, now);
         let conn = node.handle_accepted(local, remote, Some(name(interface)), now).unwrap();
         exchange([(&mut router, out), (&mut node, conn)], now);
+        // The router's identifier is higher: it delays its first KEEPALIVE.
+        let later = now + CONFIRM_MARGIN;
+        router.handle_timeout(later);
+        exchange([(&mut router, out), (&mut node, conn)], later);
         routers.insert(interface, router);
     }
 

@@ -96,13 +96,22 @@ impl Cell<'_> {
     /// Drops packets with these TCP flags between this side's node and the router, until
     /// [`Cell::let_go`].
     pub(super) fn hold(&self, flags: &str) -> Result<()> {
-        let rules = format!(
-            "add table inet held; \
-             add chain inet held in {{ type filter hook input priority 0; }}; \
-             add rule inet held in tcp flags {flags} drop; \
-             add chain inet held out {{ type filter hook output priority 0; }}; \
-             add rule inet held out tcp flags {flags} drop"
-        );
+        self.hold_hooks(flags, &["input", "output"])
+    }
+
+    /// The same for packets of this side only.
+    pub(super) fn hold_ours(&self, flags: &str) -> Result<()> {
+        self.hold_hooks(flags, &["output"])
+    }
+
+    fn hold_hooks(&self, flags: &str, hooks: &[&str]) -> Result<()> {
+        let chains = hooks.iter().map(|hook| {
+            format!(
+                "add chain inet held {hook} {{ type filter hook {hook} priority 0; }}; \
+                 add rule inet held {hook} tcp flags {flags} drop; "
+            )
+        });
+        let rules = format!("add table inet held; {}", chains.collect::<String>());
         self.us.run("nft", [rules]).map(drop)
     }
 

@@ -8,7 +8,7 @@ use crate::io::status::MessageCounts;
 use crate::io::{ConnId, Event};
 use crate::session::connection::{self, Connection, Origin};
 use crate::session::negotiated::Negotiated;
-use crate::session::{COLLISION_TIME, CONFIRM_DELAY, Fault, Sink, State};
+use crate::session::{COLLISION_TIME, CONFIRM_DELAY, CONFIRM_MARGIN, Fault, Sink, State};
 use crate::types::{Family, FamilySet, PeerId};
 use crate::wire::{Frame, HEADER, MAX_MESSAGE, MessageKind, Notification, Open, WireError, decode_update};
 
@@ -33,8 +33,11 @@ impl Peer {
             self.connections[slot].as_ref().filter(|connection| connection.id == conn)
         {
             let next = connection.frame(&octets[taken..]);
-            let is_notification = matches!(&next, Ok(Some(frame)) if frame.kind == MessageKind::Notification);
-            if !is_notification && self.is_undecided(slot) {
+            let kind = next.as_ref().ok().and_then(|frame| frame.as_ref().map(|frame| frame.kind));
+            if kind == Some(MessageKind::Keepalive) {
+                self.decided(slot, now);
+            }
+            if kind != Some(MessageKind::Notification) && self.is_undecided(slot) {
                 if octets.len() - taken > MAX_MESSAGE {
                     self.fail(slot, Fault::Collision, now, sink);
                 }
@@ -106,8 +109,9 @@ impl Peer {
         Ok(())
     }
 
-    /// Whether messages of a connection wait, except a NOTIFICATION: for this side's delayed KEEPALIVE, or for its delayed OPEN,
-    /// after the peer's OPEN and while the other connection may be Established at the peer.
+    /// Whether messages of a connection wait, except a NOTIFICATION: for this side's delayed KEEPALIVE, or
+    /// for its delayed OPEN, after the peer's OPEN and while the other connection may be Established at the
+    /// peer.
     fn is_undecided(&self, slot: usize) -> bool {
         let confirmed = |c: &Connection| c.state == State::OpenConfirm;
         let Some(connection) = &self.connections[slot] else { return false };
@@ -160,8 +164,8 @@ impl Peer {
             Collision::This => return Err(Fault::Collision),
             Collision::Other(fault) => self.fail(1 - slot, fault, now, sink),
         }
-        let awaits_collision =
-            self.local.restarting && origin == Origin::Outgoing && self.keeper(&theirs) == Origin::Outgoing;
+        // The peer may have to close a connection of its own, which may still be unknown here.
+        let awaits_collision = origin == Origin::Outgoing && self.keeper(&theirs) == Origin::Outgoing;
         let Some(connection) = &mut self.connections[slot] else { return Ok(()) };
         connection.negotiated = Some(negotiated);
         connection.their_open = Some(theirs);
@@ -170,14 +174,23 @@ impl Peer {
         if self.slot_in(State::Connect).is_none() {
             self.timers.stop(Timer::ConnectRetry);
         }
-        if self.slot_in(State::Active).is_none() && !awaits_collision {
+        if !awaits_collision {
             self.send_keepalive(slot, now, sink);
         } else if let Some(connection) = &mut self.connections[slot] {
-            // The peer closes its own connection first, if it has one.
             connection.confirm_due = true;
             connection.timers.set(connection::Timer::DelayConfirm, now + CONFIRM_DELAY);
         }
         Ok(())
+    }
+
+    /// The peer has handled this side's OPEN, and with it the collision: the delayed KEEPALIVE, if there is
+    /// one, waits only for the rest of that work.
+    fn decided(&mut self, slot: usize, now: Instant) {
+        let Some(connection) = self.connections[slot].as_mut().filter(|it| it.confirm_due) else { return };
+        let timer = connection::Timer::DelayConfirm;
+        let settled = now + CONFIRM_MARGIN;
+        let due = connection.timers.get(timer).map_or(settled, |due| due.min(settled));
+        connection.timers.set(timer, due);
     }
 
     /// Sends the delayed KEEPALIVE, if there is one. Then handles the messages that waited for it.
@@ -185,7 +198,6 @@ impl Peer {
         let Some(connection) = self.connections[slot].as_mut().filter(|it| it.confirm_due) else { return };
         let conn = connection.id;
         connection.confirm_due = false;
-        connection.timers.stop(connection::Timer::DelayConfirm);
         self.send_keepalive(slot, now, sink);
         self.handle_bytes(conn, &[], now, sink);
     }

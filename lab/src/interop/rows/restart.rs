@@ -1,5 +1,6 @@
 //! Graceful restart of Trunkline and of the router, after a NOTIFICATION, and long-lived.
 
+use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -15,6 +16,8 @@ use crate::shell::{Seen, wait_for};
 
 /// Number of collisions of a test.
 const COLLISIONS: usize = 5;
+/// The delay of this side's messages in each second collision.
+const LATE: Duration = Duration::from_millis(500);
 
 /// Checks that the router has Trunkline's prefixes, as stale or as fresh paths.
 pub(super) fn all_of_us(cell: &Cell<'_>, session: &Session, stale: bool) -> Result<()> {
@@ -54,7 +57,7 @@ pub(super) fn collision(cell: &Cell<'_>) -> Result<()> {
     let session = Session::restarting();
     let mut us = cell.both(&session)?;
     cell.exchanged(&us, &session)?;
-    for _ in 0..COLLISIONS {
+    for round in 0..COLLISIONS {
         us.stop(Stop::Silent);
         all_of_us(cell, &session, true)?;
         cell.hold("syn")?;
@@ -62,13 +65,22 @@ pub(super) fn collision(cell: &Cell<'_>) -> Result<()> {
             let attempts = cell.host.run("ss", ["-Htn", "state", "syn-sent"])?;
             Ok(Seen::when(attempts.contains(":179"), || attempts.clone()))
         })?;
-        // The router's kernel opens both connections, and the router gets all messages at once.
+        // The router's kernel opens both connections, and the router gets all messages at once. In each
+        // second round it gets only those of its own connection, as if it handled this side's OPEN late.
+        let late = round % 2 == 1;
         signal(cell, Signal::STOP)?;
         cell.let_go()?;
+        if late {
+            cell.hold_ours("psh")?;
+        }
         us = cell.speaker(&session, true)?;
         let opened = two_connections(cell);
         signal(cell, Signal::CONT)?;
         opened?;
+        if late {
+            sleep(LATE);
+            cell.let_go()?;
+        }
         cell.established(&us, &session)?;
         all_of_us(cell, &session, false)?;
         cell.exchanged(&us, &session)?;
