@@ -30,7 +30,7 @@ use super::kernel::PolicyRef;
 /// ClusterNetworkPolicies has no bound.
 const TENANT: Charge = Charge { policies: 2000, entries: 40_000, octets: 2 << 20 };
 /// The bound of all NetworkPolicies.
-const NODE: Charge = Charge { policies: 50_000, entries: 200_000, octets: 16 << 20 };
+const NODE: Charge = Charge { policies: 50_000, entries: 100_000, octets: 16 << 20 };
 /// The name of a marker. No object of Kubernetes can have it.
 const MARKER: &str = "(above the budget)";
 

@@ -118,13 +118,13 @@ fn the_number_of_policies_of_a_namespace_is_bounded() {
 #[test]
 fn the_largest_namespace_pays_for_the_node() {
     let mut stored = StoredPolicies::default();
-    // 38,000 entries in each of five Namespaces, and a small one.
+    // 19,000 entries in each of five Namespaces, and a small one.
     let rows: Vec<_> = (0..5)
-        .flat_map(|space| (0..10).map(move |name| (policy(&format!("large-{space}"), name), 3800)))
+        .flat_map(|space| (0..10).map(move |name| (policy(&format!("large-{space}"), name), 1900)))
         .collect();
     assert_eq!(listed(&mut stored, &rows), [""; 0]);
-    assert!(stored.set(&policy("small", 1), entries(9000)).is_empty());
-    let surplus = stored.set(&policy("small", 2), entries(9000));
+    assert!(stored.set(&policy("small", 1), entries(4500)).is_empty());
+    let surplus = stored.set(&policy("small", 2), entries(4500));
     assert_eq!(surplus.len(), 3, "{surplus:?}");
     assert!(names(&surplus).iter().all(|name| name.starts_with("NetworkPolicy large-")));
     assert!(surplus.values().all(|surplus| surplus.of_node && surplus.kept == Kept::Stub));
@@ -151,7 +151,7 @@ fn cluster_policies_never_pay_for_those_of_namespaces() {
     for name in ["c", "d"] {
         assert!(stored.set(&cluster(name), entries(20_000)).is_empty());
     }
-    let rows: Vec<_> = (0..20).map(|space| (policy(&format!("n{space}"), 0), 12_000)).collect();
+    let rows: Vec<_> = (0..20).map(|space| (policy(&format!("n{space}"), 0), 6_000)).collect();
     let surplus = listed(&mut stored, &rows);
     assert_eq!(surplus.len(), 4);
     assert!(surplus.iter().all(|name| name.starts_with("NetworkPolicy ")), "{surplus:?}");
