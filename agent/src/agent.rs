@@ -56,7 +56,8 @@ use crate::ipam::{Ipam, Record, Started};
 use crate::metrics::Metrics;
 use crate::migration::{self, MigrationDependencies};
 use crate::netpolicy;
-use crate::netpolicy::feed::{PolicyInput, Wanted};
+use crate::netpolicy::feed::Wanted;
+use crate::netpolicy::inbox::{self, PolicyInputs};
 use crate::netpolicy::keys::LabelKeys;
 use crate::netpolicy::{Policies, PolicyDependencies, PolicyLink};
 use crate::observe::Observer;
@@ -86,8 +87,6 @@ use crate::telemetry::{self, Telemetry};
 const ATTACH_THREADS: usize = 8;
 /// Inputs of the services task that may wait. A watch waits while the queue is full.
 const SERVICE_INPUTS: usize = 1024;
-/// Inputs of the policies task that may wait.
-const POLICY_INPUTS: usize = 1024;
 /// Time limit for current requests after a signal.
 const FAREWELL: Duration = Duration::from_secs(3);
 /// Time limit for writing the last events to disk.
@@ -171,7 +170,7 @@ async fn serve(file: Config) -> anyhow::Result<()> {
         None => Addresses::Local,
     };
     let policy_inputs = policies_touched.filter(|_| config.has_policies()).map(|touched| {
-        let (inputs, inbox) = mpsc::channel(POLICY_INPUTS);
+        let (inputs, inbox) = inbox::channel();
         let (wanted, wants) = watch::channel(Wanted::default());
         let keys = Arc::new(LabelKeys::default());
         let policies = Policies::spawn(PolicyDependencies {
@@ -507,7 +506,7 @@ async fn clean(recovery: &Recovery, ipam: &Ipam, devices: &DeviceWorkers) {
 async fn follow(
     mut source: FolderSource,
     reconcile: Reconcile,
-    policies: Option<mpsc::Sender<PolicyInput>>,
+    policies: Option<PolicyInputs>,
     metrics: Metrics,
     labels: std::collections::BTreeMap<String, String>,
 ) {

@@ -197,6 +197,33 @@ fn policies_above_the_budget_of_a_namespace_are_stubs() {
     assert_eq!(engine.table().links.len(), 1);
 }
 
+/// What the kernel gets at once follows from the cost.
+#[test]
+fn a_change_costs_what_it_adds_and_removes_and_a_stub_little() {
+    let mut engine = Engine::new(HERE, None);
+    lists(&mut engine, Vec::new(), Vec::new());
+    let of_rules = |name: &str, rules| {
+        let ingress = vec![NetworkRule::default(); rules];
+        let key = ObjectKey::new("red", name);
+        let policy = NetworkPolicy { key, ingress, ..deny_all("red") };
+        PolicyInput::Network(Change::Applied(object(policy)))
+    };
+    for (input, costs) in [
+        (of_rules("a", 15_000), 15_000..15_100),
+        (of_rules("b", 15_000), 15_000..15_100),
+        // Above the bound of the Namespace.
+        (of_rules("c", 15_000), 0..100),
+        (of_rules("a", 1), 15_000..15_100),
+        (PolicyInput::Network(Change::Deleted(ObjectKey::new("red", "b"))), 15_000..15_100),
+        (PolicyInput::Network(Change::Deleted(ObjectKey::new("red", "b"))), 0..100),
+    ] {
+        let cost = engine.handle_costly(input);
+        assert!(costs.contains(&cost), "{cost}: {costs:?}");
+    }
+    let list = PolicyInput::Network(Change::Listed(Vec::new()));
+    assert_eq!(engine.handle_costly(list), usize::MAX, "a list is handled alone");
+}
+
 /// So many policies of other pods of the Namespace `red`, without rules.
 fn policies_of_others(number: usize) -> Vec<NetworkPolicy> {
     let policy = |index: usize| NetworkPolicy {

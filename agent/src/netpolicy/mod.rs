@@ -69,6 +69,7 @@ pub mod feed;
 mod group;
 #[cfg(test)]
 mod holder_tests;
+pub mod inbox;
 pub mod input;
 mod kernel;
 pub mod keys;

@@ -241,6 +241,12 @@ impl StoredPolicies {
         surplus
     }
 
+    /// The entries of a policy as it is kept.
+    pub(super) fn entries(&self, policy: &PolicyRef) -> usize {
+        let account = self.accounts.get(&Tenant::from(policy));
+        account.and_then(|account| account.rows.get(policy)).map_or(0, |row| row.charge().entries)
+    }
+
     /// A policy is gone.
     pub(super) fn remove(&mut self, policy: &PolicyRef) {
         let (tenant, name) = (Tenant::from(policy), self.names.hash_one(policy));

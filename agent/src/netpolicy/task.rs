@@ -35,6 +35,7 @@ use super::cache;
 use super::connections::FormerHolders;
 use super::engine::{Engine, Waits};
 use super::feed::{AddressInput, PolicyInput, Wanted};
+use super::inbox::{Next, PolicyInbox, SentPolicies};
 use super::input::{Change, ObjectKey};
 use super::kernel::CounterKey;
 use super::keys::LabelKeys;
@@ -43,8 +44,11 @@ use super::pods::PolicyLink;
 use crate::change_notifier::ChangeNotifier;
 use crate::metrics::Metrics;
 
-/// Inputs that are handled before the kernel gets one change for all of them.
+/// Inputs that are handled before the kernel gets one change for all of them, except policies.
 const BATCH: usize = 256;
+/// The cost of the policies of such a change, in entries ([`Engine::handle_costly`]). One policy may cost
+/// more.
+const ROUND: usize = 4000;
 /// The first pause before a retry of a refused table. Each further pause is twice as long, up to
 /// [`LAST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
@@ -137,7 +141,7 @@ pub struct PolicyDependencies {
     /// The name of this node.
     pub node: String,
     /// Policies, Namespaces and pods.
-    pub inbox: mpsc::Receiver<PolicyInput>,
+    pub inbox: PolicyInbox,
     /// The links of the last run that continue.
     pub links: Vec<PolicyLink>,
     /// The file with the state for the next run; none without an API server.
@@ -223,7 +227,9 @@ struct Task {
     save_at: Option<Instant>,
     saving: Option<JoinHandle<()>>,
     engine: Engine,
-    inbox: mpsc::Receiver<PolicyInput>,
+    inbox: PolicyInbox,
+    /// The first change of policies of the next round.
+    first: Option<SentPolicies>,
     requests: mpsc::Receiver<Request>,
     wanted: watch::Sender<Wanted>,
     former_holders: FormerHolders,
@@ -267,6 +273,7 @@ impl Task {
             saving: None,
             engine,
             inbox,
+            first: None,
             requests,
             wanted,
             former_holders: FormerHolders::new(kernel.clone()),
@@ -289,7 +296,6 @@ impl Task {
     }
 
     async fn run(mut self) {
-        let mut inputs_open = true;
         loop {
             let mut received = None;
             let due = self.next_due();
@@ -299,12 +305,12 @@ impl Task {
                     Some(request) => self.handle_request(request),
                     None => return,
                 },
-                input = self.inbox.recv(), if inputs_open => match input {
-                    Some(input) => {
+                Some(next) = self.inbox.next() => match next {
+                    Next::Other(input) => {
                         received = Some(Instant::now());
                         self.handle_input(input);
                     }
-                    None => inputs_open = false,
+                    Next::Policies(policies) => self.first = Some(policies),
                 },
                 Ok(()) = self.touched.changed() => self.in_force = false,
                 () = at(due) => {}
@@ -322,6 +328,7 @@ impl Task {
                 },
             }
             self.drain();
+            received = received.into_iter().chain(self.handle_round()).min();
             // Inputs come first, and a full inbox must not hold up other work.
             self.run_due();
             self.engine.select_pending();
@@ -370,12 +377,12 @@ impl Task {
         while self.former_holders.run().now_or_never().is_some() {}
     }
 
-    /// Handles everything that waits.
+    /// Handles everything that waits, except policies.
     fn drain(&mut self) {
         for _ in 0..BATCH {
             if let Ok(request) = self.requests.try_recv() {
                 self.handle_request(request);
-            } else if let Ok(input) = self.inbox.try_recv() {
+            } else if let Some(input) = self.inbox.try_other() {
                 self.handle_input(input);
             } else {
                 return;
@@ -383,10 +390,30 @@ impl Task {
         }
     }
 
+    /// Handles the policies of a round. Returns when the first one arrived.
+    fn handle_round(&mut self) -> Option<Instant> {
+        let (mut cost, mut first) = (0_usize, None);
+        while cost < ROUND
+            && let Some(SentPolicies { input, sent, .. }) =
+                self.first.take().or_else(|| self.inbox.try_policies())
+        {
+            first.get_or_insert(sent);
+            let pause = save_pause(&input, &self.node);
+            cost = cost.saturating_add(self.engine.handle_costly(input));
+            self.changed(pause);
+        }
+        first
+    }
+
     fn handle_input(&mut self, input: PolicyInput) {
         let pause = save_pause(&input, &self.node);
         self.listed |= matches!(input, PolicyInput::Pods(Change::Listed(_)));
         self.engine.handle_input(input);
+        self.changed(pause);
+    }
+
+    /// The file for the next run has an input after this pause at the latest.
+    fn changed(&mut self, pause: Option<Duration>) {
         if let Some(pause) = pause {
             // Each change of a policy reaches all nodes: those that repeat are written rarely.
             let wait = self.save_pace.wait().filter(|_| pause == POLICY_PACE);

@@ -354,6 +354,7 @@ impl Task {
             let search_until = self.search.deadline();
             let reapply_at = self.reapply.map(|(at, _)| at);
             let restart_at = self.restart.as_ref().and_then(|restart| restart.at);
+            let claims_at = self.claim_log.due();
             tokio::select! {
                 biased;
                 request = inbox.recv() => match request {
@@ -401,6 +402,12 @@ impl Task {
                     self.anycast_ready().await;
                 }
                 () = overdue(restart_at) => self.drive_speaker().await,
+                () = overdue(claims_at) => {
+                    if let Some(plan) = self.plan.clone() {
+                        self.log_claims(&plan);
+                    }
+                    continue;
+                }
                 () = overdue(self.release_at) => {
                     self.release_at = None;
                     release_free_memory();
@@ -600,13 +607,17 @@ impl Task {
         Ok(plan)
     }
 
-    async fn apply(&mut self, plan: Arc<Plan>) {
-        let first = self.plan.is_none();
+    fn log_claims(&mut self, plan: &Plan) {
         let faults = plan.ignored_claims.faults.iter();
         let faults = faults.map(|fault| ((fault.node.clone(), fault.field), fault.to_string())).collect();
         for fault in self.claim_log.select(Instant::now(), faults) {
             tracing::warn!(%fault, "a claim of another node is ignored");
         }
+    }
+
+    async fn apply(&mut self, plan: Arc<Plan>) {
+        let first = self.plan.is_none();
+        self.log_claims(&plan);
         match self.kernel.set_plan(SharedPlan::of(Arc::clone(&plan))).await {
             Ok(applied) => {
                 for fault in applied.faults.iter().filter(|fault| !self.kernel_faults.contains(fault)) {

@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use tokio::sync::mpsc;
 use trunkline_api::names::{POLICY_MODE_AUDIT, annotation, label};
 use trunkline_api::network_policy::Read;
 use trunkline_api::resources::ObjectMeta;
 
 use crate::netpolicy::Labels;
 use crate::netpolicy::feed::{PolicyInput, PolicyObject};
+use crate::netpolicy::inbox::PolicyInputs;
 use crate::netpolicy::input::{Change, ClusterPolicy, Namespace, NetworkPolicy};
 
 /// The policies and Namespaces of a folder. They have no faults: a fault refuses the folder. Only a
@@ -62,7 +62,7 @@ impl PolicyObjects {
     }
 
     /// Sends the inputs to the policy task. False: the task ended.
-    pub async fn send(self, inputs: &mpsc::Sender<PolicyInput>) -> bool {
+    pub async fn send(self, inputs: &PolicyInputs) -> bool {
         for input in self.inputs() {
             if inputs.send(input).await.is_err() {
                 return false;

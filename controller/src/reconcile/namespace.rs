@@ -56,8 +56,8 @@ impl NamespaceReads {
     }
 
     /// Records a complete read that began when this number of pods had arrived. A read that fails or is
-    /// cancelled stays due.
-    /// A Namespace that was created again meanwhile has another `turn`, and needs a read of its own.
+    /// cancelled stays due. A Namespace that was created again meanwhile has another `turn`, and needs a
+    /// read of its own.
     fn complete(&mut self, namespace: &str, turn: &Arc<Mutex<()>>, arrived: u64) {
         if let Some(read) = self.reads.get_mut(namespace).filter(|read| Arc::ptr_eq(&read.turn, turn)) {
             read.read = arrived;
@@ -98,4 +98,37 @@ fn turn(state: &ControllerState, key: &Key) -> Option<Arc<Mutex<()>>> {
         return None;
     }
     state.namespace_reads.turn(&key.namespace)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_covers_the_pods_that_arrived_before_it_began() {
+        let mut reads = NamespaceReads::default();
+        let namespace: Arc<str> = "default".into();
+        assert_eq!(reads.due("default"), None, "no pod");
+        reads.pod_arrived(&namespace);
+        let (turn, began) = (reads.turn("default").unwrap(), reads.due("default").unwrap());
+        // Another pod arrives during the read. A cancelled read completes nothing.
+        reads.pod_arrived(&namespace);
+        assert_eq!(reads.due("default"), Some(2));
+        reads.complete("default", &turn, began);
+        assert_eq!(reads.due("default"), Some(2), "the second pod is newer than the read");
+        reads.complete("default", &turn, 2);
+        assert_eq!(reads.due("default"), None);
+    }
+
+    #[test]
+    fn a_read_of_a_deleted_namespace_is_none_of_the_next_one() {
+        let mut reads = NamespaceReads::default();
+        let namespace: Arc<str> = "default".into();
+        reads.pod_arrived(&namespace);
+        let (turn, began) = (reads.turn("default").unwrap(), reads.due("default").unwrap());
+        reads.remove("default");
+        reads.pod_arrived(&namespace);
+        reads.complete("default", &turn, began);
+        assert_eq!(reads.due("default"), Some(1));
+    }
 }

@@ -8,10 +8,13 @@ use trunkline_api::network_policy::PolicyWeight;
 
 use super::{Engine, PolicyFacts};
 use crate::netpolicy::coverage::AnyPolicy;
-use crate::netpolicy::feed::PolicyObject;
+use crate::netpolicy::feed::{PolicyInput, PolicyObject};
 use crate::netpolicy::input::{Change, ClusterPolicy, Direction, NetworkPolicy, ObjectKey, Tier};
 use crate::netpolicy::kernel::PolicyRef;
 use crate::netpolicy::stored::{Kept, PolicySize, Surplus};
+
+/// The least cost of a change of a policy, in entries.
+const LEAST_COST: usize = 20;
 
 /// A kind of policies.
 pub(super) trait Kind: Sized {
@@ -101,7 +104,36 @@ impl Kind for ClusterPolicy {
     }
 }
 
+/// The policy of a change. None: it is a list.
+fn name_of<P: Kind>(change: &Change<P::Key, PolicyObject<P>>) -> Option<PolicyRef>
+where
+    P::Key: Clone,
+{
+    match change {
+        Change::Listed(_) => None,
+        Change::Applied(object) => Some(object.policy.name()),
+        Change::Deleted(key) => Some(P::name_of(key.clone())),
+    }
+}
+
 impl Engine {
+    /// Handles a change of policies. Returns what it costs: the entries that it adds, changes or removes.
+    /// A policy above a bound costs little.
+    pub(in crate::netpolicy) fn handle_costly(&mut self, input: PolicyInput) -> usize {
+        let name = match &input {
+            PolicyInput::Network(change) => name_of(change),
+            PolicyInput::Cluster(change) => name_of(change),
+            _ => None,
+        };
+        let Some(name) = name else {
+            self.handle_input(input);
+            return usize::MAX;
+        };
+        let before = self.stored.entries(&name);
+        self.handle_input(input);
+        before + self.stored.entries(&name) + LEAST_COST
+    }
+
     pub(super) fn handle_policies<P: Kind>(&mut self, change: Change<P::Key, PolicyObject<P>>) {
         match change {
             Change::Listed(all) => {

@@ -25,7 +25,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kube::Api;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use trunkline_api::kube::{ClusterNetworkPolicyObject, Lenient, NetworkPolicyObject};
@@ -34,6 +34,7 @@ use trunkline_api::resources::{IPInstance, IPInstanceSpec};
 use super::cluster::Cluster;
 use super::watch::{Change, Rows, Selector, Source, Versioned, run};
 use crate::netpolicy::feed::{AddressInput, PodInput, PolicyInput, PolicyObject, Wanted};
+use crate::netpolicy::inbox::PolicyInputs;
 use crate::netpolicy::input::{self, ClusterPolicy, Namespace, NetworkPolicy};
 use crate::netpolicy::keys::{LabelKeys, Labelled};
 use crate::netpolicy::objects::{Kept, NamespaceManifest, PodManifest};
@@ -63,7 +64,7 @@ pub struct PolicyWatches {
     /// The cluster.
     pub cluster: Cluster,
     /// The policy task.
-    pub inputs: mpsc::Sender<PolicyInput>,
+    pub inputs: PolicyInputs,
     /// What the policy task needs.
     pub wanted: watch::Receiver<Wanted>,
     /// The keys of labels that rows keep.
@@ -420,6 +421,7 @@ mod tests {
     use super::super::config::Connection;
     use super::super::parts;
     use super::*;
+    use crate::netpolicy::inbox::{self, PolicyInbox};
     use crate::netpolicy::keys::NamedKeys;
 
     /// An API server without objects, whose watches stay silent.
@@ -438,7 +440,7 @@ mod tests {
     }
 
     /// The next inputs, in any order.
-    async fn receive(inputs: &mut mpsc::Receiver<PolicyInput>, expected: &[PolicyInput]) {
+    async fn receive(inputs: &mut PolicyInbox, expected: &[PolicyInput]) {
         let mut left = expected.to_vec();
         while !left.is_empty() {
             let input = inputs.recv().await.unwrap();
@@ -450,7 +452,7 @@ mod tests {
     #[tokio::test]
     async fn the_end_of_the_watches_of_pods_is_an_input() {
         let cluster = parts("n1", without_objects(), Default::default()).cluster;
-        let (sender, mut inputs) = mpsc::channel(8);
+        let (sender, mut inputs) = inbox::channel();
         let (wanted, is_wanted) = watch::channel(Wanted::default());
         let keys = Arc::new(LabelKeys::default());
         let health = cluster.health().clone();
@@ -518,7 +520,7 @@ mod tests {
     #[tokio::test]
     async fn a_new_key_lists_the_pods_with_it() {
         let cluster = parts("n1", with_a_pod(), Default::default()).cluster;
-        let (sender, mut inputs) = mpsc::channel(8);
+        let (sender, mut inputs) = inbox::channel();
         let (wanted, is_wanted) = watch::channel(Wanted { pods: true, ..Wanted::default() });
         let keys = Arc::new(LabelKeys::default());
         let task = PolicyWatches {

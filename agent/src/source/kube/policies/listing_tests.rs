@@ -14,7 +14,10 @@ use tower::service_fn;
 use super::super::config::Connection;
 use super::super::parts;
 use super::tests::named;
+use futures_util::FutureExt;
+
 use super::*;
+use crate::netpolicy::inbox::{self, PolicyInbox};
 
 /// An API server with two pages of pods. The second page of a list of all pods needs a permit.
 #[derive(Default)]
@@ -91,7 +94,7 @@ async fn settle() {
 
 /// The watches, their inputs, and the requests of the policy task.
 struct Watched {
-    inputs: mpsc::Receiver<PolicyInput>,
+    inputs: PolicyInbox,
     wanted: watch::Sender<Wanted>,
     keys: Arc<LabelKeys>,
 }
@@ -101,7 +104,7 @@ impl Watched {
     async fn start(server: &Arc<Server>) -> Watched {
         server.permit();
         let cluster = parts("n1", server.connection(), Default::default()).cluster;
-        let (sender, inputs) = mpsc::channel(64);
+        let (sender, inputs) = inbox::channel();
         let (wanted, is_wanted) = watch::channel(Wanted { pods: true, ..Wanted::default() });
         let keys = Arc::new(LabelKeys::default());
         let watches = PolicyWatches {
@@ -149,7 +152,7 @@ async fn new_keys_abort_no_list_of_all_pods() {
         tokio::time::sleep(Duration::from_secs(2)).await;
         assert_eq!(server.counts(), (2, 0, 1), "no other list begins");
     }
-    assert!(watched.inputs.try_recv().is_err());
+    assert!(watched.inputs.recv().now_or_never().is_none());
     server.permit();
     let converted = PolicyInput::Converted { kind: Labelled::Pods, keys: watched.keys.last(Labelled::Pods) };
     assert_eq!(watched.inputs.recv().await, Some(converted), "the rows have the last keys");

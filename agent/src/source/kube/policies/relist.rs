@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::api::ListParams;
-use tokio::sync::mpsc;
 use trunkline_daemon::errors::chain;
 
 use super::super::request::{RequestError, within};
 use super::super::watch::{Rows, Source};
 use super::{PAGE, WITH_NODE};
 use crate::netpolicy::feed::{PodInput, PolicyInput};
+use crate::netpolicy::inbox::PolicyInputs;
 use crate::netpolicy::objects::{Kept, PodManifest};
 use crate::netpolicy::pace::Pace;
 
@@ -53,12 +53,8 @@ impl ListedKeys {
 }
 
 /// Lists the pods with keys up to the registration `number`. The watch continues meanwhile.
-pub(super) async fn relist<F>(
-    rows: Rows<PodManifest, F>,
-    keys: ListedKeys,
-    number: u64,
-    inputs: mpsc::Sender<PolicyInput>,
-) where
+pub(super) async fn relist<F>(rows: Rows<PodManifest, F>, keys: ListedKeys, number: u64, inputs: PolicyInputs)
+where
     F: Fn(PodManifest) -> Kept<PodInput> + Clone + Send + Sync + 'static,
 {
     let selectors = match keys {
@@ -84,7 +80,7 @@ pub(super) async fn relist<F>(
 async fn list<F>(
     rows: &Rows<PodManifest, F>,
     key: Option<&str>,
-    inputs: &mpsc::Sender<PolicyInput>,
+    inputs: &PolicyInputs,
 ) -> Result<(), RequestError>
 where
     F: Fn(PodManifest) -> Kept<PodInput> + Clone + Send + Sync + 'static,

@@ -28,7 +28,7 @@ pub(super) const INPUTS: &[Input] = &[
         create_many(world, POLICY, number(4 * scale, 500_000), ingress(&json!([rule(1_000, 9_000)])))
     }),
     input("all NetworkPolicies of the cluster as written", |world, scale| {
-        create_everywhere(world, POLICY, number(20 * scale, 500_000), ingress(&json!([rule(1_000, 9_000)])))
+        create_everywhere(world, POLICY, number(10 * scale, 500_000), ingress(&json!([rule(1_000, 9_000)])))
     }),
     input(
         "the policies of a Namespace that select a pod of a node; all ClusterNetworkPolicies",
