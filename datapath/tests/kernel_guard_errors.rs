@@ -161,6 +161,9 @@ fn a_restart_keeps_all_rules_of_the_guard() {
                 overlay: Some(overlay),
                 tunnel: Some(GuardedTunnel { overlay, local, vteps: [other].into() }),
                 nodes: [other].into(),
+                peers: [other].into(),
+                peer_ports: [179, 1_791].into(),
+                keeps_own: true,
                 checks_errors: true,
                 closes_loopback: true,
             };

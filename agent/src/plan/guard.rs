@@ -1,10 +1,12 @@
 //! This node's parameters of the guard against pods and foreign tunnels
 //! ([`trunkline_datapath::kernel`] has its rules).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use trunkline_api::resources::{Network, Vtep};
+use trunkline_bgp::speaker::PeerConfig;
+use trunkline_bgp::types::PeerKey;
 use trunkline_datapath::plan::{GuardPlan, GuardedOverlay, GuardedTunnel};
 
 use super::Intent;
@@ -27,9 +29,18 @@ pub(super) fn plan(intent: &Intent, overlay: Option<&Network>) -> GuardPlan {
         overlay: overlay.map(|network| packets(network, vxlan_port)),
         tunnel: None,
         nodes: BTreeSet::new(),
+        peers: BTreeSet::new(),
+        peer_ports: [BGP_PORT].into(),
+        keeps_own: intent.in_cluster,
         checks_errors: intent.in_cluster,
         closes_loopback: false,
     }
+}
+
+/// Adds the peers of this node.
+pub(super) fn add_peers(guard: &mut GuardPlan, peers: &BTreeMap<PeerKey, PeerConfig>) {
+    guard.peers = peers.values().map(|peer| peer.address).collect();
+    guard.peer_ports.extend(peers.values().map(|peer| peer.port));
 }
 
 /// The packets of an overlay.

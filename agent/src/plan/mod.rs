@@ -112,7 +112,10 @@ pub fn plan(intent: &Intent, host: &Host) -> Result<Plan, Vec<PlanError>> {
     let mut tables = tables::Tables::of(host);
     match underlay.map(|network| (network, network.mode())) {
         Some((network, NetworkMode::BGP)) => {
-            bgp::plan(network, intent, host, &nodes, &mut tables, &mut plan)?
+            bgp::plan(network, intent, host, &nodes, &mut tables, &mut plan)?;
+            if let Some(bgp) = &plan.bgp {
+                guard::add_peers(&mut plan.kernel.guard, &bgp.peers);
+            }
         }
         Some((network, NetworkMode::VLAN)) => vlan::plan(network, intent, host, &mut tables, &mut plan),
         _ => {}

@@ -11,6 +11,8 @@
 //!  in by a pod's device, or translated ──► forward: no BGP, no BFD to the other nodes
 //!                                      ──► forward: no ICMP errors about connections of others
 //!  sent by IPVS                        ──► output: no BGP, no BFD to the other nodes
+//!  translated                          ──► postrouting: no BGP, no BFD to this node's peers
+//!  BGP, BFD of peers, VXLAN of VTEPs   ──► nat prerouting, output: no other program translates them
 //! ```
 //!
 //! **Forwarded packets.** A translation can give a packet the address of this node as its source,
@@ -19,6 +21,11 @@
 //! link, because a pod of another node reaches a NodePort of this node by an uplink. IPVS sends
 //! translated packets through the output hook. Connection tracking has reassembled the fragments of
 //! every packet that is translated.
+//!
+//! **Own packets.** Who may create Services or pods can name addresses and ports that are translated:
+//! `externalIPs` with the address of a router or a node, `hostPort: 8472`. kube-proxy translates the
+//! packets of the node itself, too. The first NAT chain that sets a destination decides, so the guard sets
+//! the destination that the packet has.
 //!
 //! **ICMP errors.** A node accepts ICMP errors about its pods' connections from the fabric, because
 //! routers of the path send them. So a pod's own node drops the errors about connections of others.
@@ -78,10 +85,24 @@ const VTEPS_V4: SetName = set(libc::NFPROTO_INET, "vteps4");
 const VTEPS_V6: SetName = set(libc::NFPROTO_INET, "vteps6");
 const NODES_V4: SetName = set(libc::NFPROTO_INET, "nodes4");
 const NODES_V6: SetName = set(libc::NFPROTO_INET, "nodes6");
+const PEERS_V4: SetName = set(libc::NFPROTO_INET, "peers4");
+const PEERS_V6: SetName = set(libc::NFPROTO_INET, "peers6");
 const ARP_OWN: SetName = set(libc::NFPROTO_ARP, "own");
 const ARP_SOURCES: SetName = set(libc::NFPROTO_ARP, "sources");
-const SETS: [SetName; 10] =
-    [OWN_V4, OWN_V6, SOURCES_V4, SOURCES_V6, VTEPS_V4, VTEPS_V6, NODES_V4, NODES_V6, ARP_OWN, ARP_SOURCES];
+const SETS: [SetName; 12] = [
+    OWN_V4,
+    OWN_V6,
+    SOURCES_V4,
+    SOURCES_V6,
+    VTEPS_V4,
+    VTEPS_V6,
+    NODES_V4,
+    NODES_V6,
+    PEERS_V4,
+    PEERS_V6,
+    ARP_OWN,
+    ARP_SOURCES,
+];
 
 type Sets = BTreeMap<SetName, BTreeSet<Element>>;
 
@@ -273,7 +294,9 @@ fn wanted<'a>(plan: &GuardPlan, pods: impl Iterator<Item = &'a PodPlan>) -> Sets
     let mut sets = Sets::new();
     let vteps = plan.tunnel.iter().flat_map(|tunnel| &tunnel.vteps);
     let vteps = vteps.map(|address| ([VTEPS_V4, VTEPS_V6], address));
-    for ([v4, v6], address) in vteps.chain(plan.nodes.iter().map(|node| ([NODES_V4, NODES_V6], node))) {
+    let nodes = plan.nodes.iter().map(|node| ([NODES_V4, NODES_V6], node));
+    let peers = plan.peers.iter().map(|peer| ([PEERS_V4, PEERS_V6], peer));
+    for ([v4, v6], address) in vteps.chain(nodes).chain(peers) {
         let set = if address.is_ipv4() { v4 } else { v6 };
         sets.entry(set).or_default().insert(Element::address(*address));
     }

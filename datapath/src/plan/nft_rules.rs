@@ -44,6 +44,14 @@ pub struct GuardPlan {
     /// Addresses of the other nodes with a VTEP: their ports for BGP and BFD are closed to pods, and
     /// to packets that this node translates.
     pub nodes: BTreeSet<IpAddr>,
+    /// Addresses of this node's BGP peers: packets of pods and hosts that get the address of this node by
+    /// a translation do not reach their ports for BGP and BFD.
+    pub peers: BTreeSet<IpAddr>,
+    /// The TCP ports of the peers.
+    pub peer_ports: BTreeSet<u16>,
+    /// Whether no other program may translate the node's own packets of BGP, BFD and tunnels. The rules
+    /// need connection tracking.
+    pub keeps_own: bool,
     /// Whether ICMP errors of pods must be about their own connections. The check needs connection
     /// tracking.
     pub checks_errors: bool,

@@ -64,6 +64,14 @@ const SETS_OF_INET: &str = "\
 \t\ttype ipv6_addr
 \t}
 
+\tset peers4 {
+\t\ttype ipv4_addr
+\t}
+
+\tset peers6 {
+\t\ttype ipv6_addr
+\t}
+
 ";
 
 /// The table, in the order and format of `nft --numeric-protocol`.
@@ -127,8 +135,71 @@ pub(super) fn render_inet(plan: &GuardPlan) -> String {
     render_translated(plan, &mut text);
     render_forward(plan, &mut text);
     render_output(plan, &mut text);
+    if plan.keeps_own {
+        render_own(plan, &mut text);
+        render_translated_sources(plan, &mut text);
+    }
     text.push_str("}\n");
     text
+}
+
+/// Before the destination NAT of other programs (-100).
+const BEFORE_NAT: i32 = -120;
+/// After the source NAT of other programs (100).
+const AFTER_NAT: i32 = 120;
+
+/// The chains that keep the destination of the node's own packets: BGP and BFD with its peers, and VXLAN
+/// with the VTEPs of its overlay.
+fn render_own(plan: &GuardPlan, text: &mut String) {
+    for (hook, end, local) in [("prerouting", "saddr", " fib daddr type local"), ("output", "daddr", "")] {
+        let _ = write!(
+            text,
+            "\n\tchain own_{hook} {{\n\t\ttype nat hook {hook} priority {BEFORE_NAT}; policy accept;\n"
+        );
+        let mut keep = |packets: &str, set: &str| {
+            for (family, number) in [("ip", 4), ("ip6", 6)] {
+                let _ = writeln!(
+                    text,
+                    "\t\t{packets} {family} {end} @{set}{number}{local} dnat {family} to {family} daddr"
+                );
+            }
+        };
+        let ports = if hook == "output" { &plan.peer_ports } else { &plan.bgp_ports };
+        for port in ports {
+            keep(&format!("tcp dport {port}"), "peers");
+        }
+        keep(&format!("udp dport {BFD}"), "peers");
+        if let Some(tunnel) = &plan.tunnel {
+            keep(&format!("udp dport {}", tunnel.overlay.port), "vteps");
+        }
+        text.push_str("\t}\n");
+    }
+}
+
+/// The chain that closes the peers to translated packets. With the address of this node, a peer takes a
+/// connection of a pod for this node's.
+fn render_translated_sources(plan: &GuardPlan, text: &mut String) {
+    let _ = write!(
+        text,
+        "\n\tchain postrouting {{\n\t\ttype filter hook postrouting priority {AFTER_NAT}; policy accept;\n"
+    );
+    for port in &plan.peer_ports {
+        let _ = writeln!(text, "\t\ttcp dport {port} jump bgp_translated");
+    }
+    let _ = writeln!(text, "\t\tudp dport {BFD} jump bfd_translated\n\t}}");
+    for counter in ["bgp", "bfd"] {
+        let _ = write!(
+            text,
+            "\n\tchain {counter}_translated {{\n\
+             \t\tct status snat goto {counter}_to_peers\n\
+             \t\tct status dnat goto {counter}_to_peers\n\
+             \t}}\n\n\
+             \tchain {counter}_to_peers {{\n\
+             \t\tip daddr @peers4 counter name \"{counter}\" drop\n\
+             \t\tip6 daddr @peers6 counter name \"{counter}\" drop\n\
+             \t}}\n"
+        );
+    }
 }
 
 /// The UDP ports of BFD (RFC 5881 §4, RFC 5883 §5).

@@ -27,6 +27,7 @@ mod restored;
 mod settings;
 mod storm;
 mod tenancy;
+mod translations;
 mod twice;
 mod two_racks;
 mod unsupported;

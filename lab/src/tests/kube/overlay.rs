@@ -13,7 +13,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use trunkline_api::kube::NodeInfoObject;
 
-use super::{Test, Verdict, cluster, crds, webhook};
+use super::{Test, Verdict, cluster, crds, translations, webhook};
 use crate::client;
 use crate::fabric::Fabric;
 use crate::kube::Cluster;
@@ -27,7 +27,7 @@ use crate::topology::Image;
 
 pub(super) const TESTS: &[Test] = &[Test {
     name: "kube/overlay",
-    about: "overlay pods on three nodes, with only NodeInfos and IPInstances as source; one pod moves; no node claims foreign addresses",
+    about: "overlay pods on three nodes, with only NodeInfos and IPInstances as source; one pod moves; no node claims foreign addresses, and no other program translates packets of BGP and VXLAN",
     run: overlay,
 }];
 
@@ -84,6 +84,8 @@ fn tunnels(cluster: &Cluster, fabric: &Fabric, controller: &std::path::Path) -> 
         })?;
     }
 
+    translations::install(fabric, &ENDS.map(|(node, _)| node))?;
+
     let attach = |name: &str, node: &str, stateful_set, annotations| -> Result<Attached> {
         let plan = Plan {
             namespace: NAMESPACE.to_owned(),
@@ -113,6 +115,9 @@ fn tunnels(cluster: &Cluster, fabric: &Fabric, controller: &std::path::Path) -> 
     let db = attach("db-0", "node1", Some("db"), TUNNELLED)?;
     let kept = db.addresses.clone();
     nodes::reach_each_other(&pods.iter().chain([&db]).collect::<Vec<_>>())?;
+
+    let tunnelled = pods.first().context("a pod")?;
+    translations::routers_are_closed(fabric, tunnelled)?;
 
     // The same addresses behind another node, in another rack.
     db.take_away(cluster, fabric)?;
