@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use trunkline_api::resources::{NetworkType, ParsedRange, Subnet, Vtep};
+use trunkline_api::resources::{NetworkType, ParsedRange, Subnet, Vtep, parse_address};
 use trunkline_api::validate::overlaps;
 use trunkline_datapath::mac::show_mac;
 
@@ -99,11 +99,36 @@ impl ClaimedSubnet {
     }
 }
 
+/// The addresses of this cluster's routers and service addresses, and their owners.
+fn reserved(intent: &Intent, host: &Host) -> Vec<(IpNet, String)> {
+    let routers = host.kernel.gateways.iter().filter_map(|(_, hop)| hop.gateway);
+    let routers = routers.map(|gateway| (IpNet::from(gateway), "a router of this host".to_owned()));
+    let peers = intent.networks.iter().flat_map(|network| {
+        let owner = format!("a BGP peer of Network {}", network.name());
+        let addresses = network.peers().iter().filter_map(|peer| parse_address(&peer.address).ok());
+        addresses.map(move |address| (IpNet::from(address), owner.clone()))
+    });
+    let pools = intent.services.pools.iter().flat_map(|pool| {
+        let owner = format!("ServicePool {}", pool.name());
+        let blocks = pool.spec.blocks().unwrap_or_default().into_iter();
+        blocks.flat_map(|block| block.to_prefixes()).map(move |prefix| (prefix, owner.clone()))
+    });
+    let anycast = intent.services.anycast.iter().flat_map(|anycast| {
+        let owner = format!("AnycastAddress {}", anycast.name());
+        let addresses = anycast.spec.addresses.iter().filter_map(|text| parse_address(text).ok());
+        addresses.map(move |address| (IpNet::from(address), owner.clone()))
+    });
+    routers.chain(peers).chain(pools).chain(anycast).collect()
+}
+
 /// The prefixes, addresses and MACs with an owner.
 pub(super) struct Claims {
     limits: RemoteLimits,
     subnets: Vec<ClaimedSubnet>,
     services: Vec<IpNet>,
+    /// Routers, ServicePools and AnycastAddresses, with their names. The prefix of a remote overlay has
+    /// none of them: packets for its whole prefix go through tunnels, those of this host too.
+    reserved: Vec<(IpNet, String)>,
     /// Addresses of this host.
     own: BTreeSet<IpAddr>,
     /// VTEPs, the addresses of this host, and local addresses of RemoteVteps.
@@ -119,6 +144,7 @@ impl Claims {
             limits: intent.remote_limits.clone(),
             subnets: Vec::new(),
             services: intent.service_cidrs.iter().copied().collect(),
+            reserved: reserved(intent, host),
             own: BTreeSet::new(),
             addresses: HashMap::new(),
             listed: HashMap::new(),
@@ -172,6 +198,10 @@ impl Claims {
         }
         if let Some(other) = self.services.iter().find(|other| overlaps(other, &prefix)) {
             return Err(RemoteFault::Overlap { prefix, other: *other, owner: "the Services".to_owned() });
+        }
+        let mut reserved = self.reserved.iter().filter(|_| overlay);
+        if let Some((other, owner)) = reserved.find(|(other, _)| overlaps(other, &prefix)) {
+            return Err(RemoteFault::Overlap { prefix, other: *other, owner: owner.clone() });
         }
         if let Some(other) = self.subnets.iter().find(|other| !other.allows(pods, overlay)) {
             let (other, owner) = (other.prefix(), other.owner.clone());

@@ -3,6 +3,7 @@
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
+use serde_json::json;
 use trunkline_api::resources::{AddressRange, NodeInfo, Vtep};
 
 use super::*;
@@ -194,7 +195,26 @@ fn a_remote_subnet_cannot_take_addresses_of_others() {
             RemoteLimits { subnets: vec![subnets.parse().unwrap()], ..RemoteLimits::default() };
         intent
     };
+    let owners = || {
+        let mut intent = local();
+        intent.networks.push(bgp("elsewhere", 65_101, json!([{"asn": 65_001, "address": "10.77.1.1"}])));
+        let pool = json!({
+            "apiVersion": "trunkline.io/v1alpha1", "kind": "ServicePool", "metadata": {"name": "vips"},
+            "spec": {"addresses": ["10.79.0.80-10.79.0.89"]},
+        });
+        let anycast = json!({
+            "apiVersion": "trunkline.io/v1alpha1", "kind": "AnycastAddress", "metadata": {"name": "dns"},
+            "spec": {"addresses": ["10.78.0.53"]},
+        });
+        intent.networks.last_mut().unwrap().spec.node_selector = [("rack".to_owned(), "2".to_owned())].into();
+        intent.services.pools = vec![serde_json::from_value(pool).unwrap()];
+        intent.services.anycast = vec![serde_json::from_value(anycast).unwrap()];
+        intent
+    };
     for (intent, row, words) in [
+        (owners(), range("10.77.1.0/30"), "overlaps 10.77.1.1/32 of a BGP peer of Network elsewhere"),
+        (owners(), range("10.78.0.0/24"), "overlaps 10.78.0.53/32 of AnycastAddress dns"),
+        (owners(), range("10.79.0.88/29"), "of ServicePool vips: joined clusters need different prefixes"),
         (local(), range("10.200.2.0/24"), "overlaps 10.200.0.0/16 of Subnet o4: joined clusters"),
         (local(), range("10.200.0.0/16"), "overlaps 10.200.0.0/16 of Subnet o4"),
         (local(), underlay("10.1.5.0/24"), "overlaps 10.1.0.0/16 of Subnet v4"),
