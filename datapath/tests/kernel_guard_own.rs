@@ -21,7 +21,7 @@ use trunkline_datapath::plan::{GuardPlan, GuardedOverlay, GuardedTunnel, KernelP
 const VXLAN: u16 = 8472;
 const BFD: u16 = 3784;
 const BGP: u16 = 179;
-/// Whoever receives a packet answers with its name.
+/// The time for which a test waits for an answer.
 const WAIT: Duration = Duration::from_millis(500);
 
 fn run_nft(rule: &str) {
