@@ -20,7 +20,9 @@ use super::cache::PolicyWorld;
 use super::compiler::Compiler;
 use super::coverage::{AnyPolicy, Coverage};
 use super::evaluate::{Decision, Packet, evaluate};
-use super::feed::{AddressInput, PodIdentity, PodInput, PolicyInput, PolicyObject, Wanted};
+use super::feed::{
+    AddressInput, CLUSTER_POLICIES, POLICIES, PodIdentity, PodInput, PolicyInput, PolicyObject, Wanted,
+};
 use super::input::{Change, Direction, Namespace, ObjectKey, Tier};
 use super::kernel::{self, CounterKey, PolicyRef};
 use super::keys::{LabelKeys, Labelled};
@@ -135,14 +137,14 @@ impl Engine {
             PolicyInput::Network(change) => {
                 if matches!(change, Change::Listed(_)) {
                     self.lists.network = true;
-                    self.failing.remove("networkpolicies");
+                    self.failing.remove(POLICIES);
                 }
                 self.handle_policies(change);
             }
             PolicyInput::Cluster(change) => {
                 if matches!(change, Change::Listed(_)) {
                     self.lists.cluster = true;
-                    self.failing.remove("clusternetworkpolicies");
+                    self.failing.remove(CLUSTER_POLICIES);
                 }
                 self.handle_policies(change);
             }

@@ -8,6 +8,11 @@ use super::input::{Change, ClusterPolicy, Namespace, NetworkPolicy, ObjectKey, P
 use super::keys::Labelled;
 use super::labels::Labels;
 
+/// The watch of NetworkPolicies, by its name in the agent's status.
+pub const POLICIES: &str = "networkpolicies";
+/// The watch of ClusterNetworkPolicies, likewise.
+pub const CLUSTER_POLICIES: &str = "clusternetworkpolicies";
+
 /// An input of the policy task.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PolicyInput {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
 
-use super::feed::{PolicyInput, PolicyObject};
+use super::feed::{CLUSTER_POLICIES, POLICIES, PolicyInput, PolicyObject};
 use super::input::Change;
 
 /// Inputs that wait, of each channel.
@@ -126,7 +126,7 @@ fn entries(input: &PolicyInput) -> Option<usize> {
         PolicyInput::Network(change) => Some(entries_of(change, |policy| policy.weight().entries)),
         PolicyInput::Cluster(change) => Some(entries_of(change, |policy| policy.weight().entries)),
         // A failure of their watches keeps its place.
-        PolicyInput::Failing { what, .. } => what.ends_with("networkpolicies").then_some(0),
+        PolicyInput::Failing { what, .. } => [POLICIES, CLUSTER_POLICIES].contains(what).then_some(0),
         _ => None,
     }
 }

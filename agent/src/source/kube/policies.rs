@@ -33,7 +33,9 @@ use trunkline_api::resources::{IPInstance, IPInstanceSpec};
 
 use super::cluster::Cluster;
 use super::watch::{Change, Rows, Selector, Source, Versioned, run};
-use crate::netpolicy::feed::{AddressInput, PodInput, PolicyInput, PolicyObject, Wanted};
+use crate::netpolicy::feed::{
+    AddressInput, CLUSTER_POLICIES, POLICIES, PodInput, PolicyInput, PolicyObject, Wanted,
+};
 use crate::netpolicy::inbox::PolicyInputs;
 use crate::netpolicy::input::{self, ClusterPolicy, Namespace, NetworkPolicy};
 use crate::netpolicy::keys::{LabelKeys, Labelled};
@@ -45,8 +47,6 @@ use relist::ListedKeys;
 mod listing;
 mod relist;
 
-const POLICIES: &str = "networkpolicies";
-const CLUSTER_POLICIES: &str = "clusternetworkpolicies";
 /// The watch of Namespaces. Watches of service addresses have one of their own.
 const NAMESPACES: &str = "namespaces of policies";
 const PODS: &str = "pods";
@@ -436,7 +436,7 @@ mod tests {
             Ok::<_, kube::Error>(Response::new(Body::from(list.to_string().into_bytes())))
         });
         let client = Client::new(service, "default");
-        Connection { client, server: "fake".to_owned(), namespace: "default".to_owned() }
+        Connection { client, server: "fake".to_owned(), host: String::new(), namespace: "default".to_owned() }
     }
 
     /// The next inputs, in any order.
@@ -504,7 +504,7 @@ mod tests {
             Ok::<_, kube::Error>(Response::new(Body::from(list.to_string().into_bytes())))
         });
         let client = Client::new(service, "default");
-        Connection { client, server: "fake".to_owned(), namespace: "default".to_owned() }
+        Connection { client, server: "fake".to_owned(), host: String::new(), namespace: "default".to_owned() }
     }
 
     /// A policy that names this key.
