@@ -162,6 +162,9 @@ fn a_restart_keeps_all_rules_of_the_guard() {
                 tunnel: Some(GuardedTunnel { overlay, local, vteps: [other].into() }),
                 nodes: [other].into(),
                 peers: [other].into(),
+                neighbours: ["172.16.0.0/12", "10.0.9.9/32", "2001:db8::/33", "2001:db8:9::9/128"]
+                    .map(|prefix| prefix.parse().unwrap())
+                    .into(),
                 peer_ports: [179, 1_791].into(),
                 keeps_own: true,
                 checks_errors: true,

@@ -12,6 +12,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use ipnet::IpNet;
 use namespace::{inside, ip, isolated};
 use policy::pods;
 use tokio::runtime::Runtime;
@@ -69,15 +70,28 @@ fn answers(to: IpAddr, port: u16) -> String {
     }
 }
 
-fn set(runtime: &Runtime, kernel: &KernelHandle, peers: &BTreeSet<IpAddr>, keeps_own: bool) {
+/// How the guard knows the router.
+#[derive(Clone, Copy)]
+enum Known {
+    /// As a peer, with the rules off.
+    RulesOff,
+    Peer,
+    /// By a prefix of dynamic neighbours.
+    Neighbour,
+}
+
+fn set(runtime: &Runtime, kernel: &KernelHandle, router: [IpAddr; 2], known: Known) {
     let overlay = GuardedOverlay { vni: 100, port: VXLAN };
+    let neighbours: [IpNet; 2] = ["10.0.3.0/24".parse().unwrap(), "fd00:3::/64".parse().unwrap()];
+    let is_neighbour = matches!(known, Known::Neighbour);
     let guard = GuardPlan {
         enabled: true,
         bgp_ports: [BGP].into(),
         peer_ports: [BGP].into(),
-        tunnel: Some(GuardedTunnel { overlay, local: "10.0.3.1".parse().unwrap(), vteps: peers.clone() }),
-        peers: peers.clone(),
-        keeps_own,
+        tunnel: Some(GuardedTunnel { overlay, local: "10.0.3.1".parse().unwrap(), vteps: router.into() }),
+        peers: if is_neighbour { BTreeSet::new() } else { router.into() },
+        neighbours: if is_neighbour { neighbours.into() } else { BTreeSet::new() },
+        keeps_own: !matches!(known, Known::RulesOff),
         ..GuardPlan::default()
     };
     let plan = KernelPlan { guard, ..KernelPlan::default() };
@@ -114,7 +128,6 @@ fn no_other_program_translates_the_nodes_own_packets() {
             .for_each(|rule| run_nft(rule.trim()));
 
         let (kernel, _events) = KernelHandle::spawn(KernelConfig::default()).unwrap();
-        let peers: BTreeSet<IpAddr> = router.addresses().into();
         let ports = [BGP, BFD, VXLAN];
         let seen = || {
             let out = router.addresses().map(|to| ports.map(|port| answers(to, port)));
@@ -122,10 +135,12 @@ fn no_other_program_translates_the_nodes_own_packets() {
             (out, into)
         };
         let all = |name: &str| [0; 2].map(|_| [0; 3].map(|_| name.to_owned()));
-        set(runtime, &kernel, &peers, false);
-        assert_eq!(seen(), (all("thief"), all("thief")), "the attack works without the rules");
-        set(runtime, &kernel, &peers, true);
-        assert_eq!(seen(), (all("router"), all("node")));
+        for known in [Known::Peer, Known::Neighbour] {
+            set(runtime, &kernel, router.addresses(), Known::RulesOff);
+            assert_eq!(seen(), (all("thief"), all("thief")), "the attack works without the rules");
+            set(runtime, &kernel, router.addresses(), known);
+            assert_eq!(seen(), (all("router"), all("node")));
+        }
         assert_eq!(runtime.block_on(kernel.resync()).unwrap(), 0, "the rules are as the kernel lists them");
     });
 }
@@ -149,7 +164,6 @@ fn a_translated_pod_does_not_reach_a_router() {
             run_nft(rule);
         }
         let (kernel, _events) = KernelHandle::spawn(KernelConfig::default()).unwrap();
-        let peers: BTreeSet<IpAddr> = router.addresses().into();
         let from_pod = || inside(&pod.namespace, || router.addresses().map(|to| answers(to, BGP)));
         let from_fabric = || {
             inside(&fabric.namespace, || {
@@ -157,10 +171,13 @@ fn a_translated_pod_does_not_reach_a_router() {
                 TcpStream::connect_timeout(&to, WAIT).is_ok()
             })
         };
-        set(runtime, &kernel, &peers, false);
-        assert_eq!((from_pod(), from_fabric()), (["router"; 2].map(str::to_owned), true), "the attack works");
-        set(runtime, &kernel, &peers, true);
-        assert_eq!((from_pod(), from_fabric()), (["nobody"; 2].map(str::to_owned), false));
+        for known in [Known::Peer, Known::Neighbour] {
+            set(runtime, &kernel, router.addresses(), Known::RulesOff);
+            let seen = (from_pod(), from_fabric());
+            assert_eq!(seen, (["router"; 2].map(str::to_owned), true), "the attack works");
+            set(runtime, &kernel, router.addresses(), known);
+            assert_eq!((from_pod(), from_fabric()), (["nobody"; 2].map(str::to_owned), false));
+        }
         // A host without a translation has its own address.
         let direct = inside(&fabric.namespace, || router.addresses().map(|to| answers(to, BGP)));
         assert_eq!(direct, ["router"; 2].map(str::to_owned));

@@ -1,15 +1,14 @@
 //! This node's parameters of the guard against pods and foreign tunnels
 //! ([`trunkline_datapath::kernel`] has its rules).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use trunkline_api::resources::{Network, Vtep};
-use trunkline_bgp::speaker::PeerConfig;
-use trunkline_bgp::types::PeerKey;
 use trunkline_datapath::plan::{GuardPlan, GuardedOverlay, GuardedTunnel};
 
 use super::Intent;
+use super::types::BgpPlan;
 
 /// The port of hybridnet and flannel, and the port of IANA (RFC 7348 §5). Tunnels of other programs
 /// can be on this node too.
@@ -30,6 +29,7 @@ pub(super) fn plan(intent: &Intent, overlay: Option<&Network>) -> GuardPlan {
         tunnel: None,
         nodes: BTreeSet::new(),
         peers: BTreeSet::new(),
+        neighbours: BTreeSet::new(),
         peer_ports: [BGP_PORT].into(),
         keeps_own: intent.in_cluster,
         checks_errors: intent.in_cluster,
@@ -38,9 +38,10 @@ pub(super) fn plan(intent: &Intent, overlay: Option<&Network>) -> GuardPlan {
 }
 
 /// Adds the peers of this node.
-pub(super) fn add_peers(guard: &mut GuardPlan, peers: &BTreeMap<PeerKey, PeerConfig>) {
-    guard.peers = peers.values().map(|peer| peer.address).collect();
-    guard.peer_ports.extend(peers.values().map(|peer| peer.port));
+pub(super) fn add_peers(guard: &mut GuardPlan, bgp: &BgpPlan) {
+    guard.peers = bgp.peers.values().map(|peer| peer.address).collect();
+    guard.peer_ports.extend(bgp.peers.values().map(|peer| peer.port));
+    guard.neighbours = bgp.ranges.keys().copied().collect();
 }
 
 /// The packets of an overlay.

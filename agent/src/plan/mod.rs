@@ -114,7 +114,7 @@ pub fn plan(intent: &Intent, host: &Host) -> Result<Plan, Vec<PlanError>> {
         Some((network, NetworkMode::BGP)) => {
             bgp::plan(network, intent, host, &nodes, &mut tables, &mut plan)?;
             if let Some(bgp) = &plan.bgp {
-                guard::add_peers(&mut plan.kernel.guard, &bgp.peers);
+                guard::add_peers(&mut plan.kernel.guard, bgp);
             }
         }
         Some((network, NetworkMode::VLAN)) => vlan::plan(network, intent, host, &mut tables, &mut plan),

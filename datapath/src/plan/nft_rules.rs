@@ -47,6 +47,8 @@ pub struct GuardPlan {
     /// Addresses of this node's BGP peers: packets of pods and hosts that get the address of this node by
     /// a translation do not reach their ports for BGP and BFD.
     pub peers: BTreeSet<IpAddr>,
+    /// Prefixes of dynamic neighbours, which are peers too.
+    pub neighbours: BTreeSet<IpNet>,
     /// The TCP ports of the peers.
     pub peer_ports: BTreeSet<u16>,
     /// Whether no other program may translate the node's own packets of BGP, BFD and tunnels. The rules

@@ -156,21 +156,22 @@ fn render_own(plan: &GuardPlan, text: &mut String) {
             text,
             "\n\tchain own_{hook} {{\n\t\ttype nat hook {hook} priority {BEFORE_NAT}; policy accept;\n"
         );
-        let mut keep = |packets: &str, set: &str| {
-            for (family, number) in [("ip", 4), ("ip6", 6)] {
+        let mut keep = |packets: &str, ends: &[(&str, String)]| {
+            for (family, name) in ends {
                 let _ = writeln!(
                     text,
-                    "\t\t{packets} {family} {end} @{set}{number}{local} dnat {family} to {family} daddr"
+                    "\t\t{packets} {family} {end} {name}{local} dnat {family} to {family} daddr"
                 );
             }
         };
+        let peers = peers(plan);
         let ports = if hook == "output" { &plan.peer_ports } else { &plan.bgp_ports };
         for port in ports {
-            keep(&format!("tcp dport {port}"), "peers");
+            keep(&format!("tcp dport {port}"), &peers);
         }
-        keep(&format!("udp dport {BFD}"), "peers");
+        keep(&format!("udp dport {BFD}"), &peers);
         if let Some(tunnel) = &plan.tunnel {
-            keep(&format!("udp dport {}", tunnel.overlay.port), "vteps");
+            keep(&format!("udp dport {}", tunnel.overlay.port), &sets("vteps"));
         }
         text.push_str("\t}\n");
     }
@@ -194,12 +195,28 @@ fn render_translated_sources(plan: &GuardPlan, text: &mut String) {
              \t\tct status snat goto {counter}_to_peers\n\
              \t\tct status dnat goto {counter}_to_peers\n\
              \t}}\n\n\
-             \tchain {counter}_to_peers {{\n\
-             \t\tip daddr @peers4 counter name \"{counter}\" drop\n\
-             \t\tip6 daddr @peers6 counter name \"{counter}\" drop\n\
-             \t}}\n"
+             \tchain {counter}_to_peers {{\n"
         );
+        for (family, name) in peers(plan) {
+            let _ = writeln!(text, "\t\t{family} daddr {name} counter name \"{counter}\" drop");
+        }
+        text.push_str("\t}\n");
     }
+}
+
+/// The sets of both families with this name.
+fn sets(name: &str) -> Vec<(&'static str, String)> {
+    [("ip", 4), ("ip6", 6)].map(|(family, number)| (family, format!("@{name}{number}"))).into()
+}
+
+/// All peers: a family, and a set or prefix.
+fn peers(plan: &GuardPlan) -> Vec<(&'static str, String)> {
+    let prefixes = plan.neighbours.iter().map(|prefix| {
+        let is_host = prefix.prefix_len() == prefix.max_prefix_len();
+        let text = if is_host { prefix.addr().to_string() } else { prefix.to_string() };
+        (if prefix.addr().is_ipv4() { "ip" } else { "ip6" }, text)
+    });
+    sets("peers").into_iter().chain(prefixes).collect()
 }
 
 /// The UDP ports of BFD (RFC 5881 §4, RFC 5883 §5).
