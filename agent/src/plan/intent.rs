@@ -30,6 +30,8 @@ pub struct Snapshot {
     pub overlay_pods: Option<Arc<OverlayPods>>,
     /// Subnets and VTEPs of remote clusters; none without remote clusters.
     pub remote: Option<Arc<RemoteObjects>>,
+    /// The API server's addresses; known only with remote clusters, which may not have them.
+    pub api_servers: BTreeSet<IpAddr>,
     /// Pools and advertisements of service addresses, and anycast addresses.
     pub services: ServiceObjects,
     /// The AgentSettings by name, also of other nodes.
@@ -88,6 +90,8 @@ pub struct Intent {
     pub overlay_pods: Option<Arc<OverlayPods>>,
     /// Subnets and VTEPs of remote clusters; none without remote clusters.
     pub remote: Option<Arc<RemoteObjects>>,
+    /// The API server's addresses; known only with remote clusters, which may not have them.
+    pub api_servers: BTreeSet<IpAddr>,
     /// Prefixes that remote clusters may use, from the node's configuration.
     pub remote_limits: RemoteLimits,
     /// Pools and advertisements of service addresses, and anycast addresses.

@@ -63,6 +63,7 @@ mod policy;
 mod probes;
 pub mod remote;
 mod requested;
+mod reserved;
 pub mod selection;
 pub mod services;
 mod tables;

@@ -26,10 +26,11 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use trunkline_api::kept;
-use trunkline_api::resources::{AddressBlock, NetworkMode, NodeInfo, Vtep, parse_address};
+use trunkline_api::resources::{AddressBlock, NetworkMode, NodeInfo, Vtep};
 use trunkline_datapath::mac::show_mac;
 
 use super::remote::{PodRange, is_unicast};
+use super::reserved::Reserved;
 use super::{Host, Intent, vxlan};
 
 /// Maximum number of faults in the plan, each of one node and field. All are counted.
@@ -142,6 +143,7 @@ struct Facts<'a> {
     gateways: BTreeMap<IpAddr, String>,
     peers: BTreeMap<IpAddr, String>,
     pods: Vec<(PodRange, String)>,
+    /// `serviceCIDRs` and AnycastAddresses.
     services: Vec<(IpNet, String)>,
     blocks: Vec<(AddressBlock, String)>,
     /// Addresses with an owner.
@@ -251,16 +253,15 @@ impl<'a> Facts<'a> {
             addresses: HashMap::new(),
             macs: HashMap::new(),
         };
-        for (_, hop) in &host.kernel.gateways {
-            facts.gateways.extend(hop.gateway.map(|gateway| (gateway, "a router of this host".to_owned())));
-        }
+        let mut reserved = Reserved::of(intent, host);
+        facts.gateways.extend(std::mem::take(&mut reserved.routers));
         for subnet in &intent.subnets {
             let Ok(range) = subnet.spec.range.parse() else { continue };
             let owner = format!("the gateway of Subnet {}", subnet.name());
             facts.gateways.extend(range.gateway.map(|gateway| (gateway, owner)));
         }
         if intent.in_cluster {
-            facts.add_pools(intent);
+            facts.add_cluster(intent, reserved);
         }
         let own = owner(&intent.node.name);
         if let Some(vtep) = intent.own_info().and_then(|node| node.vtep().ok().flatten()) {
@@ -276,13 +277,12 @@ impl<'a> Facts<'a> {
         facts
     }
 
-    /// The owners of addresses that no node can have.
-    fn add_pools(&mut self, intent: &Intent) {
-        for network in &intent.networks {
-            let owner = format!("a BGP peer of Network {}", network.name());
-            let peers = network.peers().iter().filter_map(|peer| parse_address(&peer.address).ok());
-            self.peers.extend(peers.map(|peer| (peer, owner.clone())));
-        }
+    /// The owners of addresses that no node of a cluster can have. The API server can be a node.
+    fn add_cluster(&mut self, intent: &Intent, reserved: Reserved) {
+        self.peers.extend(reserved.peers);
+        self.blocks.extend(reserved.blocks);
+        let anycast = reserved.anycast.into_iter();
+        self.services.extend(anycast.map(|(address, owner)| (IpNet::from(address), owner)));
         let is_overlay = |name: &str| {
             let network = intent.networks.iter().find(|network| network.name() == name);
             network.is_some_and(|network| network.mode() == NetworkMode::VXLAN)
@@ -295,17 +295,8 @@ impl<'a> Facts<'a> {
             let pods = PodRange::of_this_cluster(subnet, intent);
             self.pods.extend(pods.map(|pods| (pods, format!("Subnet {}", subnet.name()))));
         }
-        for pool in &intent.services.pools {
-            let blocks = pool.spec.blocks().unwrap_or_default().into_iter();
-            self.blocks.extend(blocks.map(|block| (block, format!("ServicePool {}", pool.name()))));
-        }
         let of_services = |prefix: &IpNet| (*prefix, "serviceCIDRs".to_owned());
         self.services.extend(intent.service_cidrs.iter().map(of_services));
-        for anycast in &intent.services.anycast {
-            let addresses = anycast.spec.addresses.iter().filter_map(|text| parse_address(text).ok());
-            let owner = format!("AnycastAddress {}", anycast.name());
-            self.services.extend(addresses.map(|address| (IpNet::from(address), owner.clone())));
-        }
     }
 
     fn claim_vtep(&mut self, vtep: &Vtep, node: &str) -> Result<(), (&'static str, ClaimFault)> {

@@ -570,6 +570,7 @@ impl Task {
             nodes: snapshot.nodes.clone(),
             overlay_pods: snapshot.overlay_pods.clone(),
             remote: snapshot.remote.clone(),
+            api_servers: snapshot.api_servers.clone(),
             remote_limits: settings.remote_limits.clone(),
             services: snapshot.services.clone(),
             service_tags: self.services.tags.clone(),

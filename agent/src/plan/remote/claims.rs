@@ -14,12 +14,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use trunkline_api::resources::{NetworkType, ParsedRange, Subnet, Vtep, parse_address};
+use trunkline_api::resources::{NetworkType, ParsedRange, Subnet, Vtep};
 use trunkline_api::validate::overlaps;
 use trunkline_datapath::mac::show_mac;
 
 use super::{RemoteFault, RemoteLimits};
 use crate::plan::node_claims::AcceptedNodes;
+use crate::plan::reserved::Reserved;
 use crate::plan::{Host, Intent};
 
 /// The addresses of a subnet that pods can have.
@@ -99,35 +100,14 @@ impl ClaimedSubnet {
     }
 }
 
-/// The addresses of this cluster's routers and service addresses, and their owners.
-fn reserved(intent: &Intent, host: &Host) -> Vec<(IpNet, String)> {
-    let routers = host.kernel.gateways.iter().filter_map(|(_, hop)| hop.gateway);
-    let routers = routers.map(|gateway| (IpNet::from(gateway), "a router of this host".to_owned()));
-    let peers = intent.networks.iter().flat_map(|network| {
-        let owner = format!("a BGP peer of Network {}", network.name());
-        let addresses = network.peers().iter().filter_map(|peer| parse_address(&peer.address).ok());
-        addresses.map(move |address| (IpNet::from(address), owner.clone()))
-    });
-    let pools = intent.services.pools.iter().flat_map(|pool| {
-        let owner = format!("ServicePool {}", pool.name());
-        let blocks = pool.spec.blocks().unwrap_or_default().into_iter();
-        blocks.flat_map(|block| block.to_prefixes()).map(move |prefix| (prefix, owner.clone()))
-    });
-    let anycast = intent.services.anycast.iter().flat_map(|anycast| {
-        let owner = format!("AnycastAddress {}", anycast.name());
-        let addresses = anycast.spec.addresses.iter().filter_map(|text| parse_address(text).ok());
-        addresses.map(move |address| (IpNet::from(address), owner.clone()))
-    });
-    routers.chain(peers).chain(pools).chain(anycast).collect()
-}
-
 /// The prefixes, addresses and MACs with an owner.
 pub(super) struct Claims {
     limits: RemoteLimits,
     subnets: Vec<ClaimedSubnet>,
-    services: Vec<IpNet>,
-    /// Routers, ServicePools and AnycastAddresses, with their names. The prefix of a remote overlay has
-    /// none of them: packets for its whole prefix go through tunnels, those of this host too.
+    /// `serviceCIDRs`.
+    services: Vec<(IpNet, String)>,
+    /// Addresses of this cluster outside of the pods' subnets. The prefix of a remote overlay has none of
+    /// them: packets for its whole prefix go through tunnels, those of this host too.
     reserved: Vec<(IpNet, String)>,
     /// Addresses of this host.
     own: BTreeSet<IpAddr>,
@@ -143,8 +123,12 @@ impl Claims {
         let mut claims = Claims {
             limits: intent.remote_limits.clone(),
             subnets: Vec::new(),
-            services: intent.service_cidrs.iter().copied().collect(),
-            reserved: reserved(intent, host),
+            services: intent
+                .service_cidrs
+                .iter()
+                .map(|prefix| (*prefix, "the Services".to_owned()))
+                .collect(),
+            reserved: Reserved::of(intent, host).into_prefixes(),
             own: BTreeSet::new(),
             addresses: HashMap::new(),
             listed: HashMap::new(),
@@ -196,11 +180,10 @@ impl Claims {
         if !self.limits.subnets.iter().any(|limit| limit.contains(&prefix)) {
             return Err(RemoteFault::Limit { prefix, field: "subnetCIDRs" });
         }
-        if let Some(other) = self.services.iter().find(|other| overlaps(other, &prefix)) {
-            return Err(RemoteFault::Overlap { prefix, other: *other, owner: "the Services".to_owned() });
-        }
-        let mut reserved = self.reserved.iter().filter(|_| overlay);
-        if let Some((other, owner)) = reserved.find(|(other, _)| overlaps(other, &prefix)) {
+        let reserved = self.reserved.iter().filter(|_| overlay);
+        if let Some((other, owner)) =
+            self.services.iter().chain(reserved).find(|(other, _)| overlaps(other, &prefix))
+        {
             return Err(RemoteFault::Overlap { prefix, other: *other, owner: owner.clone() });
         }
         if let Some(other) = self.subnets.iter().find(|other| !other.allows(pods, overlay)) {
@@ -256,16 +239,22 @@ impl Claims {
         owner: impl Fn() -> String,
     ) -> Result<(), RemoteFault> {
         self.check_address(address)?;
-        if let Some(owner) = self.listed.get(&address) {
+        if let Some(owner) = self.listed.get(&address).or_else(|| self.reserved_for(address)) {
             return Err(RemoteFault::Taken { address, owner: owner.clone() });
         }
         self.addresses.insert(address, owner());
         Ok(())
     }
 
-    /// Whether a node of this cluster lists the address in `localIPs`.
-    pub(super) fn is_listed(&self, address: IpAddr) -> bool {
-        self.listed.contains_key(&address)
+    /// Whether overlay pods reach the address outside of the tunnels, or through another node's: a node
+    /// of this cluster lists it in `localIPs`, or it is reserved. The API server can be on a remote node.
+    pub(super) fn is_elsewhere(&self, address: IpAddr) -> bool {
+        self.listed.contains_key(&address) || self.reserved_for(address).is_some()
+    }
+
+    fn reserved_for(&self, address: IpAddr) -> Option<&String> {
+        let mut owners = self.services.iter().chain(&self.reserved);
+        owners.find(|(prefix, _)| prefix.contains(&address)).map(|(_, owner)| owner)
     }
 
     fn check_address(&self, address: IpAddr) -> Result<(), RemoteFault> {

@@ -6,10 +6,10 @@
 //!
 //! | object | ignored if |
 //! |---|---|
-//! | RemoteSubnet | its addresses overlap a Subnet, a prefix of Services or an older RemoteSubnet; pods could have an address of this node; it is outside of `remoteClusters.subnetCIDRs`, or no unicast prefix |
+//! | RemoteSubnet | its addresses overlap a Subnet, a prefix of Services or an older RemoteSubnet; pods could have an address of this node; in an overlay, it has a router, the API server or a Service address; it is outside of `remoteClusters.subnetCIDRs`, or no unicast prefix |
 //! | address of a RemoteSubnet | it belongs to another node of this cluster |
 //! | RemoteVtep | its address or MAC is that of a VTEP of this cluster, of this node or of an older RemoteVtep; its address is in a pods' subnet, outside of `remoteClusters.vtepCIDRs`, or no unicast address |
-//! | local address of a RemoteVtep | the same as for the VTEP's address; it is in `localIPs` of a NodeInfo |
+//! | local address of a RemoteVtep | the same as for the VTEP's address; it is in `localIPs` of a NodeInfo; it is a router, the API server or a Service address |
 //! | endpoint of a RemoteVtep | no RemoteSubnet of the same cluster can have it |
 //!
 //! If two objects contradict each other, the older one wins, so a remote cluster cannot displace
@@ -235,7 +235,7 @@ fn accept_vteps(objects: &RemoteObjects, claims: &mut Claims, ranges: &Ranges<'_
             plan.report(format!("RemoteVtep {name}: spec.{field}: {fault}"));
             continue;
         }
-        let local = if claims.is_listed(row.ip) { Vec::new() } else { vec![row.ip] };
+        let local = if claims.is_elsewhere(row.ip) { Vec::new() } else { vec![row.ip] };
         let mut vtep = Vtep { ip: row.ip, mac: row.mac, local };
         for address in row.local.iter().filter(|address| **address != row.ip) {
             match claims.claim_address(*address, owner) {

@@ -209,9 +209,11 @@ fn a_remote_subnet_cannot_take_addresses_of_others() {
         intent.networks.last_mut().unwrap().spec.node_selector = [("rack".to_owned(), "2".to_owned())].into();
         intent.services.pools = vec![serde_json::from_value(pool).unwrap()];
         intent.services.anycast = vec![serde_json::from_value(anycast).unwrap()];
+        intent.api_servers = addresses(&["10.80.0.1", "10.81.0.1"]).into_iter().collect();
         intent
     };
     for (intent, row, words) in [
+        (owners(), range("10.81.0.0/16"), "overlaps 10.81.0.1/32 of the API server: joined clusters"),
         (owners(), range("10.77.1.0/30"), "overlaps 10.77.1.1/32 of a BGP peer of Network elsewhere"),
         (owners(), range("10.78.0.0/24"), "overlaps 10.78.0.53/32 of AnycastAddress dns"),
         (owners(), range("10.79.0.88/29"), "of ServicePool vips: joined clusters need different prefixes"),
@@ -381,6 +383,36 @@ fn local_addresses_of_a_vtep_cannot_attract_traffic() {
     assert_eq!(gateway_of(&plan, 40_001, "10.20.0.9/32").as_deref(), Some("10.20.0.9"));
     assert_eq!(gateway_of(&plan, 40_001, "10.20.1.1/32").as_deref(), Some("10.20.0.1"));
     assert_eq!(gateway_of(&plan, 40_001, "10.200.2.7/32"), None);
+}
+
+/// Packets of overlay pods for an address in `localIPs` go to the node that lists it.
+#[test]
+fn a_remote_node_attracts_no_packets_for_the_api_server_routers_and_services() {
+    let mut intent = local();
+    intent.api_servers = addresses(&["10.80.0.1", "2001:db8:80::1"]).into_iter().collect();
+    intent.service_cidrs = ["10.96.0.0/12".parse().unwrap()].into();
+    intent.networks.push(bgp("elsewhere", 65_101, json!([{"asn": 65_001, "address": "10.77.1.1"}])));
+    intent.networks.last_mut().unwrap().spec.node_selector = [("rack".to_owned(), "2".to_owned())].into();
+    let claimed = ["10.80.0.1", "2001:db8:80::1", "10.96.0.10", "10.77.1.1", "10.20.1.1"];
+    let row = RemoteVtepRow { local: addresses(&claimed), ..vtep("10.20.0.1", &["10.210.0.5"]) };
+    // The API server of this cluster runs on a node of the other one: the tunnel to this node is for
+    // its pods only.
+    let server = vtep("10.80.0.1", &["10.210.0.6"]);
+    let of = cluster([range("10.210.0.0/16")], [row, server]);
+    let plan = planned(&with(intent, &[("west", of)]), Vec::new());
+    assert_eq!(plan.remote["west"].ignored, Ignored { addresses: 4, ..Ignored::default() });
+    assert!(fault(&plan).contains("spec.localIPs: 10.80.0.1 belongs to the API server"), "{}", fault(&plan));
+    for (table, prefix, gateway) in [
+        (40_000, "10.210.0.5/32", Some("10.20.0.1")),
+        (40_000, "10.210.0.6/32", Some("10.80.0.1")),
+        (40_001, "10.20.1.1/32", Some("10.20.0.1")),
+        (40_001, "10.80.0.1/32", None),
+        (40_001, "2001:db8:80::1/128", None),
+        (40_001, "10.96.0.10/32", None),
+        (40_001, "10.77.1.1/32", None),
+    ] {
+        assert_eq!(gateway_of(&plan, table, prefix).as_deref(), gateway, "{prefix} in {table}");
+    }
 }
 
 #[test]

@@ -85,8 +85,10 @@ pub struct Objects {
     pub overlay_pods: Option<Arc<OverlayPods>>,
     /// Subnets and VTEPs of remote clusters.
     pub remote: Arc<RemoteObjects>,
-    /// Whether all needed kinds of `remote` were listed, or are missing.
+    /// Whether all kinds that the checks of `remote` need were listed, or are missing.
     pub remote_listed: bool,
+    /// The API server's addresses, with remote clusters.
+    pub api_servers: BTreeSet<IpAddr>,
     /// The Secrets by namespace and name.
     pub secrets: BTreeMap<(String, String), SecretState>,
 }
@@ -181,6 +183,7 @@ pub fn assemble(
         true => each_valid("AgentSettings", objects, &objects.agent_settings, &settings, &mut faults),
         false => settings,
     };
+    let (remote, api_servers) = remote(objects, running);
     Assembled {
         snapshot: Snapshot {
             labels: objects.labels.clone(),
@@ -188,7 +191,8 @@ pub fn assemble(
             subnets: wanted.subnets.into_values().collect(),
             nodes,
             overlay_pods: objects.overlay_pods.clone(),
-            remote: remote(objects, running),
+            remote,
+            api_servers,
             services,
             agent_settings,
             files: Vec::new(),
@@ -222,13 +226,16 @@ fn deleted(kind: &str, name: &str) -> String {
     )
 }
 
-/// Subnets and VTEPs of remote clusters. The planner checks them, because the checks depend on this
-/// node. Until they are listed, those in force stay.
-fn remote(objects: &Objects, running: Option<&Snapshot>) -> Option<Arc<RemoteObjects>> {
-    if !objects.remote_listed {
-        return running.and_then(|running| running.remote.clone());
+/// Subnets and VTEPs of remote clusters, and the API server's addresses, which they may not have. The
+/// planner checks them, because the checks depend on this node. Until they are listed, those in force
+/// stay.
+fn remote(objects: &Objects, running: Option<&Snapshot>) -> (Option<Arc<RemoteObjects>>, BTreeSet<IpAddr>) {
+    match running {
+        _ if objects.remote_listed && objects.remote.is_empty() => (None, BTreeSet::new()),
+        _ if objects.remote_listed => (Some(Arc::clone(&objects.remote)), objects.api_servers.clone()),
+        Some(running) => (running.remote.clone(), running.api_servers.clone()),
+        None => (None, BTreeSet::new()),
     }
-    (!objects.remote.is_empty()).then(|| Arc::clone(&objects.remote))
 }
 
 /// The objects for service addresses, each checked alone.

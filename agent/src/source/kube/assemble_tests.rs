@@ -396,3 +396,36 @@ fn a_bad_agent_settings_keeps_its_version_in_force() {
         []
     );
 }
+
+#[test]
+fn remote_objects_wait_for_the_addresses_that_they_may_not_have() {
+    let mut objects = objects(Vec::new(), Vec::new());
+    let mut remote = RemoteObjects::default();
+    let vtep = crate::plan::remote::RemoteVtepRow {
+        created: "".into(),
+        ip: "10.20.0.1".parse().unwrap(),
+        mac: [2; 6],
+        local: Box::default(),
+        endpoints: Box::default(),
+        malformed: 0,
+    };
+    remote.set_vtep("west.n1", "west", vtep);
+    objects.remote = Arc::new(remote);
+    objects.api_servers = ["192.0.2.1".parse().unwrap()].into();
+    let known = |looked: &Looked| {
+        let servers: Vec<String> = looked.snapshot.api_servers.iter().map(ToString::to_string).collect();
+        (looked.snapshot.remote.is_some(), servers.join(" "))
+    };
+    let first = look(&objects, None);
+    assert_eq!(known(&first), (false, String::new()), "not listed");
+    objects.remote_listed = true;
+    let second = look(&objects, Some(&first.snapshot));
+    assert_eq!(known(&second), (true, "192.0.2.1".to_owned()));
+    // After a restart the cached ones stay together until all are listed.
+    objects.remote_listed = false;
+    objects.api_servers.clear();
+    assert_eq!(known(&look(&objects, Some(&second.snapshot))), (true, "192.0.2.1".to_owned()));
+    objects.remote_listed = true;
+    objects.remote = Arc::default();
+    assert_eq!(known(&look(&objects, Some(&second.snapshot))), (false, String::new()));
+}

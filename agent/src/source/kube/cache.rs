@@ -39,6 +39,8 @@ struct Contents {
     // Versions without remote clusters wrote no such field.
     #[serde(default)]
     remote: Option<RemoteObjects>,
+    #[serde(default)]
+    api_servers: std::collections::BTreeSet<std::net::IpAddr>,
     // Versions without service addresses wrote no such fields.
     #[serde(default)]
     service_pools: Vec<ServicePool>,
@@ -120,6 +122,7 @@ pub fn read(path: &Path, node: &str) -> Result<Option<Remembered>, CacheError> {
         nodes,
         placed,
         remote,
+        api_servers,
         service_pools,
         service_advertisements,
         faulty_advertisements,
@@ -155,6 +158,7 @@ pub fn read(path: &Path, node: &str) -> Result<Option<Remembered>, CacheError> {
         nodes,
         overlay_pods: placed,
         remote: remote.map(Arc::new),
+        api_servers,
         services,
         agent_settings,
         files: Vec::new(),
@@ -184,6 +188,7 @@ pub fn write(path: &Path, node: &str, remembered: Remembered) -> Result<(), Cach
         nodes: snapshot.nodes,
         placed: snapshot.overlay_pods.map(Arc::unwrap_or_clone),
         remote: snapshot.remote.map(Arc::unwrap_or_clone),
+        api_servers: snapshot.api_servers,
         service_pools: snapshot.services.pools,
         service_advertisements: snapshot.services.advertisements,
         faulty_advertisements: snapshot.services.faulty_advertisements,
@@ -258,6 +263,7 @@ mod tests {
                     [("n2".to_owned(), ["10.0.0.9".parse().unwrap()].into())].into(),
                 )),
                 remote: Some(Arc::new(remote)),
+                api_servers: ["192.0.2.1".parse().unwrap()].into(),
                 services: ServiceObjects {
                     pools: vec![own("ServicePool", serde_json::json!({"addresses": ["203.0.113.0/24"]}))],
                     advertisements: vec![own("ServiceAdvertisement", serde_json::json!({"prepend": 2}))],

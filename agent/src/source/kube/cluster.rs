@@ -415,7 +415,12 @@ mod tests {
             async move { Ok::<_, kube::Error>(Response::builder().status(code).body(body).unwrap()) }
         });
         let client = kube::Client::new(service, "default");
-        let connection = Connection { client, server: "fake".to_owned(), namespace: "default".to_owned() };
+        let connection = Connection {
+            client,
+            server: "fake".to_owned(),
+            host: String::new(),
+            namespace: "default".to_owned(),
+        };
         super::super::parts("n1", connection, selector.parse().unwrap()).cluster
     }
 

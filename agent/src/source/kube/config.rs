@@ -55,6 +55,8 @@ pub struct Connection {
     pub client: kube::Client,
     /// The server's address, for people.
     pub server: String,
+    /// The server's host: an address or a name.
+    pub host: String,
     /// Namespace of Secrets without a namespace in their reference.
     pub namespace: String,
 }
@@ -75,10 +77,11 @@ impl KubeConfig {
             )?,
         };
         let server = config.cluster_url.to_string();
+        let host = config.cluster_url.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
         let environment = std::env::var("POD_NAMESPACE").ok().filter(|namespace| !namespace.is_empty());
         let namespace =
             self.namespace.clone().or(environment).unwrap_or_else(|| config.default_namespace.clone());
         let client = apiserver::client(config).context("the client of the API server")?;
-        Ok(Connection { client, server, namespace })
+        Ok(Connection { client, server, host, namespace })
     }
 }

@@ -26,6 +26,7 @@
 //! - [`l2`]: the node that answers for a service address in a VLAN.
 //! - [`cluster`]: the interface to the rest of the agent.
 //! - `remote`: RemoteSubnets and RemoteVteps of remote clusters.
+//! - `servers`: the addresses of the API server, with remote clusters.
 //! - [`writer`]: the agent's writes, with [`coalesce`].
 //! - [`node_services`]: this node's NodeServices, and the nodes that advertise an address.
 //! - [`cache`]: the last good state.
@@ -61,6 +62,7 @@ pub mod policies;
 mod remote;
 pub mod request;
 mod sandboxes;
+mod servers;
 pub mod services;
 pub mod task;
 pub mod watch;

@@ -62,7 +62,7 @@ fn connection(server: &Arc<Mutex<Server>>) -> Connection {
         }
     });
     let client = Client::new(service, "default");
-    Connection { client, server: "fake".to_owned(), namespace: "default".to_owned() }
+    Connection { client, server: "fake".to_owned(), host: String::new(), namespace: "default".to_owned() }
 }
 
 fn status(addresses: &[&str]) -> NodeServicesStatus {

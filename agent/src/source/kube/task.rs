@@ -43,6 +43,7 @@ use super::instances::{Row, placed};
 use super::node::ObservedNode;
 use super::remote;
 use super::sandboxes::{Origin, attached, has_device};
+use super::servers::{self, SERVERS, Servers, ServersChange};
 use super::watch::{Change, FullObjects, Metadata, Selector, Source, run};
 use crate::fault_log::FaultLog;
 use crate::ipam::{Counts, Ipam, Phase};
@@ -92,11 +93,36 @@ enum ObjectChange {
     Settings(Change<Lenient<AgentSettingsSpec>>),
     RemoteSubnets(remote::SubnetChange),
     RemoteVteps(remote::VtepChange),
+    Servers(ServersChange),
     /// The index of this node's IPInstances has changed. True: after a new list.
     Instances(bool),
     /// A status has a sandbox of this node that no earlier status had.
     Sandboxes,
     Secret((String, String), Change<Secret>),
+}
+
+impl ObjectChange {
+    /// The watch whose list this is.
+    fn list(&self) -> Option<&'static str> {
+        let (name, is_list) = match self {
+            ObjectChange::Networks(change) => (NETWORKS, change.is_list()),
+            ObjectChange::Subnets(change) => (SUBNETS, change.is_list()),
+            ObjectChange::Nodes(change) => (NODES, change.is_list()),
+            ObjectChange::Node(change) => (NODE, change.is_list()),
+            ObjectChange::Addresses(change) => (ADDRESSES, change.is_list()),
+            ObjectChange::Overlay(change) => (OVERLAY, change.is_list()),
+            ObjectChange::Pools(change) => (POOLS, change.is_list()),
+            ObjectChange::Advertisements(change) => (ADVERTISEMENTS, change.is_list()),
+            ObjectChange::Anycast(change) => (ANYCAST, change.is_list()),
+            ObjectChange::Settings(change) => (SETTINGS, change.is_list()),
+            ObjectChange::RemoteSubnets(change) => (remote::SUBNETS, change.is_list()),
+            ObjectChange::RemoteVteps(change) => (remote::VTEPS, change.is_list()),
+            ObjectChange::Servers(change) => (SERVERS, change.is_list()),
+            ObjectChange::Instances(is_list) => (INSTANCES, *is_list),
+            ObjectChange::Sandboxes | ObjectChange::Secret(..) => return None,
+        };
+        is_list.then_some(name)
+    }
 }
 
 /// The action that a change needs.
@@ -151,6 +177,9 @@ struct Task {
     node_input: Option<NodeInput>,
     /// Overlay: address and node of each IPInstance, by namespace and name.
     overlay: BTreeMap<(String, String), (IpAddr, String)>,
+    servers: Servers,
+    /// The watches whose list is in `objects`. The health of a watch knows earlier that the list arrived.
+    listed: BTreeSet<&'static str>,
     running: Option<Arc<Snapshot>>,
     /// The reasons why the last snapshot was refused as a whole.
     refused: Vec<String>,
@@ -175,6 +204,8 @@ pub async fn follow(start: TaskDependencies) {
         settings_answered: false,
         node_input: None,
         overlay: BTreeMap::new(),
+        servers: Servers::default(),
+        listed: BTreeSet::new(),
         running: None,
         refused: Vec::new(),
         faults: ObjectFaults::default(),
@@ -394,12 +425,16 @@ impl Task {
     fn unwatch(&mut self, name: &str) {
         if let Some(running) = self.watches.remove(name) {
             running.abort();
+            self.listed.remove(name);
             self.start.cluster.health().stopped(name);
         }
     }
 
     /// Applies a watch's change. Returns the needed action, if any.
     async fn take(&mut self, object_change: ObjectChange) -> Option<FollowUp> {
+        let list = object_change.list();
+        // A list that was sent before its watch ended does not count.
+        self.listed.extend(list.filter(|name| *name == INSTANCES || self.watches.contains_key(*name)));
         let (objects, ignored) = (&mut self.objects, &mut self.ignored);
         let changed = match object_change {
             ObjectChange::Networks(change) => {
@@ -486,13 +521,18 @@ impl Task {
                 take(change, &mut objects.agent_settings, &mut objects.unreadable, ignored, same) || is_first
             }
             ObjectChange::RemoteSubnets(change) => {
-                remote::take_subnets(change, &mut objects.remote, &mut objects.unreadable)
+                let changed = remote::take_subnets(change, &mut objects.remote, &mut objects.unreadable);
+                self.follow_servers();
+                changed
             }
             // A change that was sent before the watch ended does not count.
             ObjectChange::RemoteVteps(_) if !self.watches.contains_key(remote::VTEPS) => false,
             ObjectChange::RemoteVteps(change) => {
-                remote::take_vteps(change, &mut objects.remote, &mut objects.unreadable)
+                let changed = remote::take_vteps(change, &mut objects.remote, &mut objects.unreadable);
+                self.follow_servers();
+                changed
             }
+            ObjectChange::Servers(change) => self.servers.take(change),
             ObjectChange::Addresses(change) => {
                 let addresses = match change {
                     Change::Listed(mut nodes) => nodes.pop(),
@@ -543,6 +583,42 @@ impl Task {
             }
         };
         changed.then_some(FollowUp::Objects)
+    }
+
+    /// Watches the API server's addresses, once there are remote clusters.
+    fn follow_servers(&mut self) {
+        if self.objects.remote.is_empty() || self.watches.contains_key(SERVERS) {
+            return;
+        }
+        let connection = self.start.cluster.connection();
+        let (source, selector) = servers::source(connection.client.clone());
+        let (changes, host) = (self.changes.clone(), connection.host.clone());
+        let report = move |change| {
+            let (changes, host) = (changes.clone(), host.clone());
+            async move {
+                let change = ServersChange::of(change, &host).await;
+                changes.send(ObjectChange::Servers(change)).await.is_ok()
+            }
+        };
+        let health = self.start.cluster.health().clone();
+        health.started_optional(SERVERS);
+        let running = tokio::spawn(run(source, selector, SERVERS.to_owned(), health, report));
+        self.watches.insert(SERVERS.to_owned(), running.abort_handle());
+    }
+
+    /// Whether remote objects can be checked: they and the addresses that they may not have are known.
+    fn remote_listed(&self) -> bool {
+        let mut needed = vec![remote::SUBNETS];
+        if self.watches.contains_key(remote::VTEPS) {
+            needed.push(remote::VTEPS);
+        }
+        if !self.objects.remote.is_empty() {
+            needed.push(SERVERS);
+            if self.start.services.is_some() {
+                needed.extend([POOLS, ANYCAST]);
+            }
+        }
+        needed.into_iter().all(|name| self.listed.contains(name))
     }
 
     /// Whether the agent serves an object that the API server no longer has.
@@ -616,21 +692,20 @@ impl Task {
     /// AgentSettings are needed only for the first snapshot, and only if their watch does not fail:
     /// otherwise a new node would use agent.yaml's links for a moment.
     fn is_whole(&self) -> bool {
-        let health = self.start.cluster.health();
         let mut needed = vec![NETWORKS, SUBNETS, INSTANCES];
         if self.watches.contains_key(OVERLAY) {
             needed.extend([NODES, OVERLAY]);
         }
         self.node_known
             && (self.settings_answered || self.running.is_some())
-            && needed.iter().all(|name| health.was_listed(name))
+            && needed.iter().all(|name| self.listed.contains(name))
             && self.objects.secrets.values().all(|known| *known != SecretState::Unknown)
     }
 
     /// Builds a snapshot and applies it. False: the agent stops.
     async fn look(&mut self) -> bool {
         if !self.is_whole() {
-            if !self.node_known && self.start.cluster.health().was_listed(NODE) {
+            if !self.node_known && self.listed.contains(NODE) {
                 let node = &self.start.node;
                 let fault = format!(
                     "Node {node}: is not in the API server: write nodeName into the agent's configuration, or NODE_NAME into its environment"
@@ -646,12 +721,12 @@ impl Task {
             }
             Arc::new(by_node)
         });
-        let health = self.start.cluster.health();
-        self.objects.services_listed = health.was_listed(POOLS) && health.was_listed(ADVERTISEMENTS);
-        self.objects.anycast_listed = health.was_listed(ANYCAST);
-        self.objects.settings_listed = health.was_listed(SETTINGS);
-        self.objects.remote_listed = health.was_listed(remote::SUBNETS)
-            && (!self.watches.contains_key(remote::VTEPS) || health.was_listed(remote::VTEPS));
+        let listed = &self.listed;
+        self.objects.services_listed = listed.contains(POOLS) && listed.contains(ADVERTISEMENTS);
+        self.objects.anycast_listed = listed.contains(ANYCAST);
+        self.objects.settings_listed = listed.contains(SETTINGS);
+        self.objects.remote_listed = self.remote_listed();
+        self.objects.api_servers = self.servers.addresses();
         let Assembled { snapshot, mut faults } = {
             let state = self.start.cluster.state();
             let in_use = |kind: &str, name: &str| state.index.uses(kind, name);

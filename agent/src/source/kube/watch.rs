@@ -89,6 +89,11 @@ pub enum Change<T> {
 }
 
 impl<T> Change<T> {
+    /// Whether this ends a list.
+    pub fn is_list(&self) -> bool {
+        matches!(self, Change::Listed(_))
+    }
+
     /// Converts the objects.
     pub fn map<U>(self, of: impl Fn(T) -> U) -> Change<U> {
         match self {

@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use trunkline_api::control::RemoteClusterStatus;
 
 use super::{Test, Verdict, cluster, crds, webhook};
 use crate::client;
@@ -307,6 +308,7 @@ fn run_all(fabric: &Fabric, [mut east, mut west]: [Side<'_>; 2]) -> Result<Verdi
     east.refuses("overlay", "10.72.4.0/24", "RemoteSubnet west.overlay-v4")?;
     west.refuses("rack", "10.61.0.0/20", "RemoteSubnet east.rack-v4")?;
 
+    over_the_api_server(fabric, &east, &west)?;
     let mut sent = away(fabric, &mut east, &mut west, &pods)?;
     moves(fabric, &west, &pods)?;
     sent += retention(&mut east, &west, &pods)?;
@@ -318,6 +320,47 @@ fn run_all(fabric: &Fabric, [mut east, mut west]: [Side<'_>; 2]) -> Result<Verdi
          kills of all programs of the other cluster, and a RemoteCluster was deleted: {sent} requests, 0 lost",
         pods.len()
     ))
+}
+
+/// An API server of `east`, as its controllers would list it.
+const SERVER: &str = "{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, addressType: IPv4, endpoints: [{addresses: [10.83.0.1]}],
+ ports: [{name: https, port: 6443}], metadata: {name: kubernetes-lab, namespace: default, labels: {kubernetes.io/service-name: kubernetes}}}";
+/// A Subnet of `west` around it.
+const OVER_IT: &str = "{apiVersion: networking.alibaba.com/v1, kind: Subnet, metadata: {name: over-it},
+ spec: {network: overlay, range: {version: '4', cidr: 10.83.0.0/24}}}";
+
+/// Packets for an overlay Subnet of `west` go through tunnels, also those of the nodes. So agents
+/// ignore a Subnet with their API server.
+fn over_the_api_server(fabric: &Fabric, east: &Side<'_>, west: &Side<'_>) -> Result<()> {
+    say("  west has a Subnet over the API server of east");
+    east.cluster.apply(SERVER)?;
+    west.cluster.apply(OVER_IT)?;
+    east.wait_mirrored(SUBNETS + 1, 2, PATIENCE)?;
+    let ignored = |wanted: bool| {
+        for node in east.nodes {
+            let host = fabric.host(node)?;
+            wait_for(&format!("{node} to ignore a Subnet with the API server: {wanted}"), PATIENCE, || {
+                let remote = client::status(host)?.remote_clusters.pop();
+                let routes = host.sh("ip route show table 40000")?;
+                let is_named = |remote: &RemoteClusterStatus| {
+                    let text = remote.faults.join("\n");
+                    remote.ignored.subnets == 1 && text.contains("10.83.0.1/32 of the API server")
+                };
+                let is_ignored = remote.as_ref().is_some_and(is_named);
+                let is_routed = routes.contains("10.83.");
+                Ok(Seen::when(is_ignored == wanted && is_routed != wanted, || {
+                    format!("{remote:?}\n{routes}")
+                }))
+            })?;
+        }
+        Ok::<_, anyhow::Error>(())
+    };
+    ignored(true)?;
+    // Only the address is the reason.
+    east.cluster.kubectl(["-n", "default", "delete", "endpointslice", "kubernetes-lab"])?;
+    ignored(false)?;
+    west.cluster.kubectl(["delete", "subnet", "over-it"])?;
+    east.wait_mirrored(SUBNETS, 2, PATIENCE)
 }
 
 /// The API server of `west` is stopped; all programs of `east` are killed meanwhile.

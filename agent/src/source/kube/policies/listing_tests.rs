@@ -54,7 +54,7 @@ impl Server {
             async move { Ok::<_, kube::Error>(server.answer(&uri).await) }
         });
         let client = Client::new(service, "default");
-        Connection { client, server: "fake".to_owned(), namespace: "default".to_owned() }
+        Connection { client, server: "fake".to_owned(), host: String::new(), namespace: "default".to_owned() }
     }
 
     async fn answer(&self, uri: &Uri) -> Response<Body> {
