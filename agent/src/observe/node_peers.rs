@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use trunkline_api::kept;
 use trunkline_api::resources::NodePeer;
 
 use super::Observer;
@@ -26,13 +27,15 @@ impl NodePeers for Arc<Observer> {
                 prefixes_received: peer.families.iter().map(|family| family.received as u64).sum(),
                 prefixes_advertised: peer.families.iter().map(|family| family.advertised as u64).sum(),
                 last_error: match &peer.cause {
-                    Some(cause) => Some(cause.text.clone()),
-                    None => peer.last_error.as_ref().map(|error| error.text.clone()),
-                },
+                    Some(cause) => Some(&cause.text),
+                    None => peer.last_error.as_ref().map(|error| &error.text),
+                }
+                .map(|text| kept::cut(text, NodePeer::MAX_TEXT).to_owned()),
             })
             .collect();
         peers.sort_by(|one, other| one.name.cmp(&other.name));
         peers.dedup_by(|one, other| one.name == other.name);
+        peers.truncate(NodePeer::MAX_PEERS);
         peers
     }
 }

@@ -1,6 +1,7 @@
 //! The advertised addresses of this node in the form of its NodeServices.
 
 use trunkline_api::control::ServiceProxyState;
+use trunkline_api::kept;
 use trunkline_api::resources::{NodeServiceAddress, NodeServiceProxy, NodeServicesStatus};
 
 use super::engine::{Engine, State};
@@ -12,6 +13,7 @@ impl Engine {
         let active = || self.addresses.iter().filter(|(_, row)| row.shown().is_active());
         let services = active().take(NodeServicesStatus::MAX_SERVICES).map(|(address, row)| {
             let names = row.names.iter().filter(|name| !name.is_empty());
+            let names = names.take(NodeServicesStatus::MAX_ADVERTISEMENTS);
             NodeServiceAddress {
                 address: address.to_string(),
                 state: self.shown(row.state),
@@ -56,6 +58,7 @@ fn proxy(proxy: ProxyState, address: &str) -> Option<NodeServiceProxy> {
             ),
         ),
     };
+    let message = kept::cut(&message, NodeServicesStatus::MAX_TEXT).to_owned();
     Some(NodeServiceProxy { state, rules: proxy.rules?, message })
 }
 

@@ -20,6 +20,8 @@ mod agent_settings;
 
 use serde_json::{Value, json};
 
+use crate::resources::{NodePeer, NodeServicesStatus};
+
 /// A rule in CEL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
@@ -37,6 +39,7 @@ const NETWORK: &str = "Network";
 const SUBNET: &str = "Subnet";
 const IP_INSTANCE: &str = "IPInstance";
 const NODE_INFO: &str = "NodeInfo";
+const NODE_SERVICES: &str = "NodeServices";
 const SERVICE_POOL: &str = "ServicePool";
 const SERVICE_ADDRESS: &str = "ServiceAddress";
 const SERVICE_ADVERTISEMENT: &str = "ServiceAdvertisement";
@@ -837,11 +840,44 @@ pub(super) fn bounds() -> Vec<Bound> {
         ("spec.config.dns.search", list(32, 253)),
         ("spec.config.dns.options", list(16, 63)),
     ];
-    let ip_instance = [("spec.network", name()), ("spec.subnet", name()), ("spec.address.ip", prefix())];
+    let ip_instance = [
+        ("spec.network", name()),
+        ("spec.subnet", name()),
+        ("spec.address.ip", prefix()),
+        ("status.nodeName", text(253)),
+        ("status.podName", text(253)),
+        ("status.podNamespace", text(253)),
+        ("status.sandboxID", text(253)),
+        ("status.attachedSandboxID", text(253)),
+        ("status.updateTimestamp", text(64)),
+    ];
     let node_info = [
         ("spec.vtepInfo.ip", address()),
+        ("spec.vtepInfo.mac", text(17)),
         ("spec.vtepInfo.localIPs", list(64, 45)),
         ("spec.config.podCIDRs", list(65536, 49)),
+        ("status.updateTimestamp", text(64)),
+        ("status.peers", json!({"maxItems": NodePeer::MAX_PEERS})),
+        ("status.peers[].name", text(64)),
+        ("status.peers[].network", text(253)),
+        ("status.peers[].state", text(32)),
+        ("status.peers[].since", text(64)),
+        ("status.peers[].lastError", json!({"maxLength": NodePeer::MAX_TEXT})),
+    ];
+    let node_services = [
+        ("status.services", json!({"maxItems": NodeServicesStatus::MAX_SERVICES})),
+        ("status.services[].address", address()),
+        ("status.services[].state", text(32)),
+        ("status.services[].reason", text(64)),
+        ("status.services[].advertisements", list(NodeServicesStatus::MAX_ADVERTISEMENTS as u32, 253)),
+        ("status.anycast", json!({"maxItems": NodeServicesStatus::MAX_ANYCAST})),
+        ("status.anycast[].name", text(253)),
+        ("status.anycast[].state", text(32)),
+        ("status.anycast[].reason", text(64)),
+        ("status.anycast[].check", json!({"maxLength": NodeServicesStatus::MAX_TEXT})),
+        ("status.proxy.state", text(32)),
+        ("status.proxy.rules", text(32)),
+        ("status.proxy.message", json!({"maxLength": NodeServicesStatus::MAX_TEXT})),
     ];
     // The controller leaves out objects of a remote cluster above these bounds (`remote/bounds.rs`).
     let remote_subnet = [
@@ -959,6 +995,7 @@ pub(super) fn bounds() -> Vec<Bound> {
     bounds.extend(of(SUBNET, subnet));
     bounds.extend(of(IP_INSTANCE, ip_instance));
     bounds.extend(of(NODE_INFO, node_info));
+    bounds.extend(of(NODE_SERVICES, node_services));
     bounds.extend(of(REMOTE_SUBNET, remote_subnet));
     bounds.extend(of(REMOTE_VTEP, remote_vtep));
     bounds.extend(of(REMOTE_ENDPOINT_SLICE, remote_endpoint_slice));

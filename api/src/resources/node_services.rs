@@ -41,7 +41,7 @@ pub struct NodeServicesStatus {
     /// Whether the node advertises more service addresses than are listed.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "is_default")]
     pub truncated: bool,
-    /// The AnycastAddresses that select the node, by name.
+    /// The first 512 AnycastAddresses that select the node, by name.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub anycast: Vec<NodeAnycastAddress>,
     /// The node's service proxy.
@@ -63,7 +63,7 @@ pub struct NodeServiceAddress {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "kube", schemars(with = "Option<String>"))]
     pub reason: Option<WithheldReason>,
-    /// The ServiceAdvertisements that select the address. Empty: none exists, and the default is in
+    /// The first 64 ServiceAdvertisements that select the address. Empty: none exists, and the default is in
     /// force.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub advertisements: Vec<String>,
@@ -84,7 +84,7 @@ pub struct NodeAnycastAddress {
     #[cfg_attr(feature = "kube", schemars(with = "Option<String>"))]
     pub reason: Option<WithheldReason>,
     /// The last result of its health check as text, or the reason why the object is not in force;
-    /// empty if there is none.
+    /// empty if there is none. Cut after 1,024 characters.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "String::is_empty")]
     pub check: String,
 }
@@ -115,4 +115,10 @@ impl NodeServices {
 impl NodeServicesStatus {
     /// The highest number of listed service addresses.
     pub const MAX_SERVICES: usize = 2000;
+    /// The highest number of ServiceAdvertisements of an address.
+    pub const MAX_ADVERTISEMENTS: usize = 64;
+    /// The highest number of listed AnycastAddresses.
+    pub const MAX_ANYCAST: usize = 512;
+    /// The highest number of characters of a text about a fault or a check.
+    pub const MAX_TEXT: usize = 1024;
 }

@@ -92,7 +92,7 @@ pub struct NodeInfoStatus {
     /// When it was last written, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub update_timestamp: Option<String>,
-    /// The node's BGP peers as its agent sees them, by name. Trunkline's own.
+    /// The node's BGP peers as its agent sees them: the first 512 by name. Trunkline's own.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub peers: Vec<NodePeer>,
 }
@@ -122,9 +122,17 @@ pub struct NodePeer {
     /// Prefixes advertised to the peer, over both families.
     #[serde(default, deserialize_with = "null_default")]
     pub prefixes_advertised: u64,
-    /// The reason why the last session ended, or the last attempt failed. Never a secret.
+    /// The reason why the last session ended, or the last attempt failed; cut after 512 characters.
+    /// Never a secret.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
+}
+
+impl NodePeer {
+    /// Maximum number of peers in a status.
+    pub const MAX_PEERS: usize = 512;
+    /// Maximum number of characters of an error.
+    pub const MAX_TEXT: usize = 512;
 }
 
 /// A tunnel endpoint.

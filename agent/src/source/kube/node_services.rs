@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use trunkline_api::control::{AdvertisementState, AnycastAddressStatus, AnycastStatus};
+use trunkline_api::kept;
 use trunkline_api::kube::{Kind as _, Lenient};
 use trunkline_api::resources::{NodeAnycastAddress, NodeServicesSpec, NodeServicesStatus};
 use trunkline_daemon::errors::chain;
@@ -116,7 +117,8 @@ pub async fn follow(dependencies: NodeServicesDependencies) {
         anycast_changes.mark_seen();
         let owner = uid.borrow_and_update().clone();
         let Some(mut status) = services.report().await else { return };
-        status.anycast = anycast.status().iter().map(anycast_address).collect();
+        status.anycast =
+            anycast.status().iter().map(anycast_address).take(NodeServicesStatus::MAX_ANYCAST).collect();
         // The object needs the Node as owner, so nothing is written before the Node's UID is known.
         if let Some(owner) = owner.filter(|owner| !writer.has(owner, &status)) {
             match writer.write(owner, status).await {
@@ -219,11 +221,15 @@ fn anycast_address(status: &AnycastStatus) -> NodeAnycastAddress {
         name: status.name.clone(),
         state: shown.map_or(AdvertisementState::Withheld, |address| address.state),
         reason: shown.and_then(|address| address.reason),
-        check: match (&status.refused, shown) {
-            (Some(refused), _) => refused.clone(),
-            (None, Some(address)) => address.check.clone(),
-            (None, None) => String::new(),
-        },
+        check: kept::cut(
+            match (&status.refused, shown) {
+                (Some(refused), _) => refused,
+                (None, Some(address)) => &address.check,
+                (None, None) => "",
+            },
+            NodeServicesStatus::MAX_TEXT,
+        )
+        .to_owned(),
     }
 }
 

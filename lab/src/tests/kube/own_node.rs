@@ -325,6 +325,26 @@ fn forbidden() -> Vec<(Write, &'static str)> {
             "no owner except its own Node",
         ),
         (
+            write(
+                "annotate its NodeInfo",
+                "NodeInfo",
+                "node-a",
+                How::Merge,
+                json!({"metadata": {"annotations": {"more": "1"}}}),
+            ),
+            "changes no labels and annotations of its NodeInfo",
+        ),
+        (
+            write(
+                "label its NodeServices",
+                "NodeServices",
+                "node-a",
+                How::Merge,
+                json!({"metadata": {"labels": {"more": "1"}}}),
+            ),
+            "changes no labels and annotations of its NodeServices",
+        ),
+        (
             status("report another's addresses", "NodeServices", "node-b", How::Apply, services()),
             "NodeServices of its own node, and not the NodeServices of node-b",
         ),
@@ -507,6 +527,121 @@ fn forbidden() -> Vec<(Write, &'static str)> {
     ]
 }
 
+/// A tenant with all rights in its Namespace, who writes about IPInstances there.
+const TENANT: &str = "
+{apiVersion: v1, kind: ServiceAccount, metadata: {name: tenant, namespace: default}}
+---
+{apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {name: tenant, namespace: default}, rules: [{apiGroups: ['*'], resources: ['*'], verbs: ['*']}]}
+---
+{apiVersion: rbac.authorization.k8s.io/v1, kind: RoleBinding, metadata: {name: tenant, namespace: default},
+ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: tenant}, subjects: [{kind: ServiceAccount, name: tenant, namespace: default}]}
+";
+
+/// The right that hybridnet's controller has, too.
+const OPERATOR: &str = "
+{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: operator}, rules: [{apiGroups: [networking.alibaba.com], resources: ['*'], verbs: ['*']}]}
+---
+{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: operator},
+ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: operator}, subjects: [{kind: ServiceAccount, name: tenant, namespace: default}]}
+";
+
+/// Writes by which a tenant would give itself an address, or free one that is in use.
+fn of_a_tenant() -> Vec<Write> {
+    let spec = json!({"network": "rack", "subnet": "rack-v4", "address": {"version": "4", "ip": "10.9.0.9/24", "mac": "02:00:00:00:00:09"},
+        "binding": {"nodeName": "node-b", "podName": "waits", "podUID": "u"}});
+    let created = json!({"metadata": {"labels": {"networking.alibaba.com/node": "node-b"}}, "spec": spec});
+    let sandbox = json!({"status": {"sandboxID": null, "attachedSandboxID": null, "nodeName": null}});
+    vec![
+        write("make an IPInstance", "IPInstance", "mine", How::Create, created.clone()),
+        write("apply an IPInstance", "IPInstance", "mine", How::Apply, created),
+        write(
+            "bind an address to another pod",
+            "IPInstance",
+            "of-b",
+            How::Merge,
+            json!({"spec": {"binding": {"podName": "waits", "podUID": "u"}}}),
+        ),
+        write(
+            "name another node",
+            "IPInstance",
+            "of-b",
+            How::Merge,
+            json!({"metadata": {"labels": {"networking.alibaba.com/node": "node-a"}}}),
+        ),
+        write(
+            "remove a finalizer",
+            "IPInstance",
+            "of-b",
+            How::Merge,
+            json!({"metadata": {"finalizers": []}}),
+        ),
+        status("clear a sandbox", "IPInstance", "of-b", How::Merge, sandbox),
+        status(
+            "claim a sandbox",
+            "IPInstance",
+            "of-b",
+            How::Merge,
+            json!({"status": {"sandboxID": "x", "attachedSandboxID": "x", "nodeName": "node-a"}}),
+        ),
+    ]
+}
+
+/// Only the controller, agents and administrators change IPInstances.
+fn tenant(cluster: &Cluster) -> Result<usize> {
+    cluster.apply(TENANT)?;
+    let client = cluster.client_of(&cluster.service_account("default", "tenant")?)?;
+    let writes = of_a_tenant();
+    let finalizer = r#"{"metadata": {"finalizers": ["networking.alibaba.com/recycle"]}}"#;
+    cluster.kubectl(["patch", "ipinstance", "of-b", "--type=merge", "-p", finalizer])?;
+    for write in &writes {
+        wait_for(&format!("the tenant's right to {}", write.what), PATIENCE, || {
+            let answer = write.send(cluster, &client, true);
+            let Err(kube::Error::Api(refusal)) = answer else { anyhow::bail!("{}: {answer:?}", write.what) };
+            let is_policy = refusal.message.contains("only Trunkline's controller creates and changes");
+            Ok(Seen::when(refusal.code == 403 && is_policy, || refusal.message.clone()))
+        })?;
+    }
+    cluster.apply(OPERATOR)?;
+    for write in &writes {
+        wait_for(&format!("an operator's right to {}", write.what), PATIENCE, || {
+            let refused = write.send(cluster, &client, true).err();
+            Ok(Seen::when(refused.is_none(), || format!("{refused:?}")))
+        })?;
+    }
+    Ok(writes.len())
+}
+
+/// Writes of node-a's agent above the bounds of the kinds' schemas.
+fn too_large() -> Vec<Write> {
+    let long = "x".repeat(300_000);
+    let peers: Vec<Value> = (0..513)
+        .map(|peer| json!({"name": format!("10.1.{}.{}", peer / 256, peer % 256), "asn": 65001, "state": "Idle"}))
+        .collect();
+    let error = json!({"status": {"peers": [{"name": "10.1.0.1", "asn": 65001, "state": "Idle", "lastError": long}]}});
+    let info = json!({"spec": {"vtepInfo": {"ip": "10.0.0.1", "mac": long}}});
+    let sandbox = |field: &str| json!({"status": {field: long}});
+    let mut writes = vec![
+        status(
+            "report too many peers",
+            "NodeInfo",
+            "node-a",
+            How::Apply,
+            json!({"status": {"peers": peers}}),
+        ),
+        status("report a long error", "NodeInfo", "node-a", How::Apply, error),
+        write("write a long MAC", "NodeInfo", "node-a", How::Merge, info),
+    ];
+    for field in ["sandboxID", "attachedSandboxID", "podName", "podNamespace", "nodeName", "updateTimestamp"]
+    {
+        writes.push(status("write a long text", "IPInstance", "of-a", How::Merge, sandbox(field)));
+    }
+    let check = json!({"status": {"anycast": [{"name": "a", "state": "withheld", "check": long}]}});
+    writes.push(status("write a long check", "NodeServices", "node-a", How::Apply, check));
+    let proxy = json!({"status": {"proxy": {"state": "away", "rules": "absent", "message": long}}});
+    writes.push(status("write a long message", "NodeServices", "node-a", How::Apply, proxy));
+    writes
+}
+
 fn own_node(context: &Lab) -> Result<Verdict> {
     cluster(context, "own-node", |cluster| {
         crds::install(cluster)?;
@@ -527,6 +662,12 @@ fn own_node(context: &Lab) -> Result<Verdict> {
             write.accepted(cluster, &a)?;
             write.refused(cluster, &unbound, "token has no node")?;
         }
+        for write in too_large() {
+            let answer = write.send(cluster, &a, false);
+            let is_refused = matches!(&answer, Err(kube::Error::Api(refusal)) if refusal.code == 422);
+            ensure!(is_refused, "{}: expected status 422, got {answer:?}", write.what);
+        }
+        let of_a_tenant = tenant(cluster)?;
         let before = state(cluster)?;
         let forbidden = forbidden();
         for (write, words) in &forbidden {
@@ -548,7 +689,7 @@ fn own_node(context: &Lab) -> Result<Verdict> {
             })?;
         }
         passed(format!(
-            "{} writes accepted, {} refused; {secrets} reads of Secrets refused",
+            "{} writes accepted, {} refused, {of_a_tenant} of a tenant; {secrets} reads of Secrets refused",
             allowed.len(),
             forbidden.len()
         ))
