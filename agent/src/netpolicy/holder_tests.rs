@@ -276,6 +276,12 @@ impl Model {
     fn restart(&mut self, rng: &mut Rng, engine: &mut Engine) {
         let world = engine.world();
         match rng.u8(..3) {
+            // The agent writes no file while it lacks lists, or labels that the policies of a list name.
+            // It keeps no pods without a policy.
+            1 if !engine.is_current() || !engine.wants_pods() => {
+                *engine = self.start();
+                self.deleted.clear();
+            }
             0 => {
                 *engine = self.start();
                 self.deleted.clear();

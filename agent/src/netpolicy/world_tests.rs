@@ -1,7 +1,8 @@
 //! Random clusters: the compiled rules of each node against the second evaluator, for each pair of
 //! addresses and each port, and the incremental result against the one that is made at once.
 //!
-//! `TRUNKLINE_POLICY_WORLDS` is the number of clusters. A failure names the seed of its cluster.
+//! `TRUNKLINE_POLICY_WORLDS` is the number of clusters. A failure names the seed of its cluster, and
+//! `TRUNKLINE_POLICY_SEED` runs this one alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -279,6 +280,9 @@ fn compare(seed: u64, cluster: &Cluster, rules: &BTreeMap<&str, Rules>) -> u64 {
 
 /// Runs a check for clusters of different seeds, on each processor.
 pub(super) fn for_each_seed(worlds: u64, check: impl Fn(u64) -> u64 + Sync) -> u64 {
+    if let Ok(seed) = std::env::var("TRUNKLINE_POLICY_SEED") {
+        return check(seed.parse().unwrap());
+    }
     let worlds = match std::env::var("TRUNKLINE_POLICY_WORLDS") {
         Ok(number) => number.parse().unwrap(),
         Err(_) => worlds,
