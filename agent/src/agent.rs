@@ -131,6 +131,7 @@ async fn serve(file: Config) -> anyhow::Result<()> {
         addresses: last_anycast.addresses.clone(),
         reach: config.reached_addresses(),
         protects_policies: config.network_policies.protect_table,
+        guard: config.guard.enabled,
     })
     .context("reading the kernel's state")?;
     let limits_touched = kernel_events.take_limits();

@@ -578,7 +578,8 @@ impl Config {
     /// The planner's settings of the guard.
     pub fn guard(&self) -> GuardSettings {
         let bgp_ports = self.listen.iter().map(SocketAddr::port).collect();
-        GuardSettings { enabled: self.guard.enabled, bgp_ports }
+        let own_servers = self.proxy_health_address().into_iter().collect();
+        GuardSettings { enabled: self.guard.enabled, bgp_ports, own_servers }
     }
 
     /// The planner's limits of the kernel.

@@ -165,6 +165,7 @@ fn a_restart_keeps_all_rules_of_the_guard() {
                 neighbours: ["172.16.0.0/12", "10.0.9.9/32", "2001:db8::/33", "2001:db8:9::9/128"]
                     .map(|prefix| prefix.parse().unwrap())
                     .into(),
+                own_servers: ["127.0.0.1:10256", "[::1]:10256"].map(|server| server.parse().unwrap()).into(),
                 peer_ports: [179, 1_791].into(),
                 keeps_own: true,
                 checks_errors: true,

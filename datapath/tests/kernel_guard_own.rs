@@ -13,10 +13,11 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use namespace::{inside, ip, isolated};
+use namespace::{eventually, inside, ip, isolated};
 use policy::pods;
 use tokio::runtime::Runtime;
 use trunkline_datapath::kernel::{KernelConfig, KernelHandle};
+use trunkline_datapath::plan::policy::{Direction, Verdict};
 use trunkline_datapath::plan::{GuardPlan, GuardedOverlay, GuardedTunnel, KernelPlan};
 
 const VXLAN: u16 = 8472;
@@ -59,23 +60,32 @@ fn answers(to: IpAddr, port: u16) -> String {
         stream.read(&mut buffer).unwrap_or_default()
     } else {
         let any: IpAddr = if to.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
-        let socket = UdpSocket::bind((any, 0)).unwrap();
-        socket.set_read_timeout(Some(WAIT)).unwrap();
-        socket.send_to(b"x", to).unwrap();
-        socket.recv(&mut buffer).unwrap_or_default()
+        return answer(&UdpSocket::bind((any, 0)).unwrap(), to.ip(), port);
     };
-    match length {
-        0 => "nobody".to_owned(),
-        length => String::from_utf8_lossy(&buffer[..length]).into_owned(),
-    }
+    name(&buffer[..length])
+}
+
+/// Who answers a datagram of this socket.
+fn answer(socket: &UdpSocket, to: IpAddr, port: u16) -> String {
+    let mut buffer = [0; 64];
+    socket.set_read_timeout(Some(WAIT)).unwrap();
+    socket.send_to(b"x", (to, port)).unwrap();
+    let length = socket.recv(&mut buffer).unwrap_or_default();
+    name(&buffer[..length])
+}
+
+fn name(answer: &[u8]) -> String {
+    if answer.is_empty() { "nobody".to_owned() } else { String::from_utf8_lossy(answer).into_owned() }
 }
 
 /// How the guard knows the router.
 #[derive(Clone, Copy)]
 enum Known {
-    /// As a peer, with the rules off.
+    /// Not at all: the guard is off.
     RulesOff,
     Peer,
+    /// As a peer of a host without Kubernetes.
+    PeerOfHost,
     /// By a prefix of dynamic neighbours.
     Neighbour,
 }
@@ -85,13 +95,14 @@ fn set(runtime: &Runtime, kernel: &KernelHandle, router: [IpAddr; 2], known: Kno
     let neighbours: [IpNet; 2] = ["10.0.3.0/24".parse().unwrap(), "fd00:3::/64".parse().unwrap()];
     let is_neighbour = matches!(known, Known::Neighbour);
     let guard = GuardPlan {
-        enabled: true,
+        enabled: !matches!(known, Known::RulesOff),
         bgp_ports: [BGP].into(),
         peer_ports: [BGP].into(),
         tunnel: Some(GuardedTunnel { overlay, local: "10.0.3.1".parse().unwrap(), vteps: router.into() }),
         peers: if is_neighbour { BTreeSet::new() } else { router.into() },
         neighbours: if is_neighbour { neighbours.into() } else { BTreeSet::new() },
-        keeps_own: !matches!(known, Known::RulesOff),
+        keeps_own: !matches!(known, Known::PeerOfHost),
+        own_servers: [([127, 0, 0, 1], BGP).into()].into(),
         ..GuardPlan::default()
     };
     let plan = KernelPlan { guard, ..KernelPlan::default() };
@@ -135,11 +146,25 @@ fn no_other_program_translates_the_nodes_own_packets() {
             (out, into)
         };
         let all = |name: &str| [0; 2].map(|_| [0; 3].map(|_| name.to_owned()));
-        for known in [Known::Peer, Known::Neighbour] {
+        // A pod with `hostPort: 179`, and `route_localnet`, as a CNI plugin for port mappings has it.
+        run_nft(&format!(
+            "add rule inet test out ip daddr 127.0.0.1 tcp dport {BGP} dnat ip to {}",
+            thief.v4
+        ));
+        std::fs::write("/proc/sys/net/ipv4/conf/all/route_localnet", "1").unwrap();
+        run_nft("add chain inet test post { type nat hook postrouting priority srcnat; }");
+        run_nft("add rule inet test post ip saddr 127.0.0.1 masquerade");
+        let of_node = || answers([127, 0, 0, 1].into(), BGP);
+        for known in [Known::Peer, Known::Neighbour, Known::PeerOfHost] {
             set(runtime, &kernel, router.addresses(), Known::RulesOff);
             assert_eq!(seen(), (all("thief"), all("thief")), "the attack works without the rules");
+            assert_eq!(of_node(), "thief");
+            let tunnel = inside(&router.namespace, || UdpSocket::bind("10.0.3.2:0").unwrap());
+            assert_eq!(answer(&tunnel, node[0], VXLAN), "thief");
             set(runtime, &kernel, router.addresses(), known);
+            assert_eq!(answer(&tunnel, node[0], VXLAN), "node", "a connection from before the rules");
             assert_eq!(seen(), (all("router"), all("node")));
+            assert_eq!(of_node(), "node", "a server on this node that the agent asks");
         }
         assert_eq!(runtime.block_on(kernel.resync()).unwrap(), 0, "the rules are as the kernel lists them");
     });
@@ -171,7 +196,7 @@ fn a_translated_pod_does_not_reach_a_router() {
                 TcpStream::connect_timeout(&to, WAIT).is_ok()
             })
         };
-        for known in [Known::Peer, Known::Neighbour] {
+        for known in [Known::Peer, Known::Neighbour, Known::PeerOfHost] {
             set(runtime, &kernel, router.addresses(), Known::RulesOff);
             let seen = (from_pod(), from_fabric());
             assert_eq!(seen, (["router"; 2].map(str::to_owned), true), "the attack works");
@@ -184,4 +209,44 @@ fn a_translated_pod_does_not_reach_a_router() {
         // This node reaches its router.
         assert_eq!(router.addresses().map(|to| answers(to, BGP)), ["router"; 2].map(str::to_owned));
     });
+}
+
+/// Until the manifests are known, the tables of the last run are the guard, and the policies.
+#[test]
+fn before_the_first_plan_a_flush_removes_nothing() {
+    isolated("before_the_first_plan_a_flush_removes_nothing", |runtime| {
+        let [_, _, router] = pods();
+        let config = || KernelConfig { guard: true, protects_policies: true, ..KernelConfig::default() };
+        let (kernel, _events) = KernelHandle::spawn(config()).unwrap();
+        set(runtime, &kernel, router.addresses(), Known::Peer);
+        let chain = policy::chain(Direction::Ingress, &[policy::every(Verdict::Drop)]);
+        let table =
+            policy::table([], [(1, chain)], [(router.index, policy::link(router.index, Some(1), None))]);
+        runtime.block_on(kernel.set_policies(table)).unwrap();
+        drop(kernel);
+        let tables = ["inet trunkline-guard", "arp trunkline-guard", "inet trunkline-policy"];
+        let listed = || {
+            tables.map(|table| {
+                let nft = format!("--stateless list table {table}");
+                let output = std::process::Command::new("nft").args(nft.split(' ')).output().unwrap();
+                String::from_utf8_lossy(&output.stdout).into_owned()
+            })
+        };
+        let before = listed();
+        assert!(before.iter().all(|table| !table.is_empty()), "{before:?}");
+
+        let (kernel, _events) = KernelHandle::spawn(config()).unwrap();
+        let status = || kernel.status();
+        eventually("the tables of the last run", || status().guard.in_force && status().policies.kept);
+        run_nft("flush ruleset");
+        eventually("a repair", || status().guard.repairs == 1);
+        let rules = |tables: [String; 3]| tables.map(|table| rules_of(&table));
+        assert_eq!(rules(listed()), rules(before));
+    });
+}
+
+/// The owner of a table is part of the first lines of its listing.
+fn rules_of(listing: &str) -> String {
+    let rules = listing.lines().filter(|line| !line.starts_with("table ") && !line.starts_with("\tflags "));
+    rules.collect()
 }

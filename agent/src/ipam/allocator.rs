@@ -370,7 +370,9 @@ impl Allocator {
                 address,
                 subnet,
                 reason: match reason {
-                    Unavailable::OutOfRange => "is outside its range: name one from start to end",
+                    Unavailable::OutOfRange => {
+                        "is outside its range on this node: name one from start to end, and in podCIDRs of this node's NodeInfo if it has any"
+                    }
                     Unavailable::Excluded => {
                         "is never allocated (gateway, excluded, network or broadcast address): name another"
                     }

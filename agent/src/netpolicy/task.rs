@@ -122,7 +122,7 @@ type Answer<T> = oneshot::Sender<T>;
 
 enum Request {
     Attach(Box<PolicyLink>, Answer<Result<(), PolicyWait>>),
-    Detach(String, Answer<bool>),
+    Detach(String, Answer<()>),
     Wait(String, Answer<PolicyWait>),
     View(Answer<PoliciesView>),
     Summary(Answer<PolicySummary>),
@@ -187,8 +187,9 @@ impl Policies {
 
     /// Removes a link. Returns whether a policy exists: then connections of its addresses must not
     /// outlive it.
-    pub async fn detach(&self, host_ifname: String) -> bool {
-        self.request(|answer| Request::Detach(host_ifname, answer)).await.unwrap_or(false)
+    pub async fn detach(&self, host_ifname: String) {
+        // The task has ended if there is no answer.
+        let _ = self.request(|answer| Request::Detach(host_ifname, answer)).await;
     }
 
     /// All policies with counters; none if the task has ended.
@@ -464,7 +465,7 @@ impl Task {
             Request::Detach(host_ifname, answer) => {
                 self.waiting.remove(&host_ifname);
                 self.engine.detach(&host_ifname);
-                let _ = answer.send(self.engine.wants_pods());
+                let _ = answer.send(());
             }
             Request::Wait(host_ifname, answer) => {
                 let _ = answer.send(self.reason(&host_ifname));

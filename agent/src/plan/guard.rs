@@ -30,6 +30,7 @@ pub(super) fn plan(intent: &Intent, overlay: Option<&Network>) -> GuardPlan {
         nodes: BTreeSet::new(),
         peers: BTreeSet::new(),
         neighbours: BTreeSet::new(),
+        own_servers: settings.own_servers.clone(),
         peer_ports: [BGP_PORT].into(),
         keeps_own: intent.in_cluster,
         checks_errors: intent.in_cluster,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -197,11 +197,13 @@ pub struct GuardSettings {
     pub enabled: bool,
     /// TCP ports on which BGP sessions are accepted.
     pub bgp_ports: BTreeSet<u16>,
+    /// Servers on this node that the agent asks, such as the health of the service proxy.
+    pub own_servers: BTreeSet<SocketAddr>,
 }
 
 impl Default for GuardSettings {
     fn default() -> Self {
-        GuardSettings { enabled: true, bgp_ports: BTreeSet::new() }
+        GuardSettings { enabled: true, bgp_ports: BTreeSet::new(), own_servers: BTreeSet::new() }
     }
 }
 

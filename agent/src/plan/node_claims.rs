@@ -270,7 +270,8 @@ impl<'a> Facts<'a> {
         }
         for link in host.kernel.links.iter().filter(|link| !link.own) {
             for address in link.addresses.iter().map(IpNet::addr) {
-                facts.addresses.insert(address, own.clone());
+                // A link of other programs can have the address of another node, such as kube-ipvs0.
+                facts.addresses.insert(address, format!("{own}, link {}", link.name));
                 facts.macs.insert(Vtep::default_mac(address), own.clone());
             }
         }

@@ -127,6 +127,8 @@ pub(super) fn plan(
     let remotes = remotes(intent, others, local);
     let vteps = remotes.iter().map(|remote| remote.vtep.ip);
     plan.kernel.guard.tunnel = Some(guard::tunnel(network, intent.tunnels.port, local, vteps));
+    // The guard of a tunnel tracks connections in any case.
+    plan.kernel.guard.keeps_own = true;
     carve(plan, &areas, remotes.iter().map(|remote| &remote.vtep).chain([&own]));
     let Some(index) = index else { return };
     let tunnel = Tunnel { index, own };

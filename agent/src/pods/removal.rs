@@ -57,11 +57,10 @@ impl Pods {
         let detached = self.devices.detach(host_ifname.clone(), netns);
         steps.time("link", detached).await.map_err(device_failure)?;
         // The rules stay as long as the link.
-        if let Some(policies) = &self.policies
-            && policies.detach(host_ifname).await
-        {
-            self.forget_connections(key).await;
+        if let Some(policies) = &self.policies {
+            policies.detach(host_ifname).await;
         }
+        self.forget_connections(key).await;
         let released = steps.time("record", self.ipam.release(key.clone())).await;
         let record = released.map_err(|error| Failure::new(Code::TryAgainLater, error.on_release()))?;
         self.addresses.detached(&key.container_id, record.as_ref());
@@ -71,8 +70,9 @@ impl Pods {
         Ok(record)
     }
 
-    /// Deletes the connections of a pod's addresses. The next pod with such an address can have
-    /// other policies, and an established connection passes without a rule.
+    /// Deletes the connections of a pod's addresses, also without a policy: the next pod with such an
+    /// address can have one, and an established connection passes without a rule. A translated one, of
+    /// a `hostPort` for example, leads to the next pod.
     async fn forget_connections(&self, key: &AttachmentKey) {
         let Some(record) = self.ipam.get(key.clone()).await else { return };
         let addresses = record.addresses.iter().map(|assigned| assigned.address).collect();

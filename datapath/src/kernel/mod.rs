@@ -56,6 +56,9 @@ pub struct KernelConfig {
     /// Whether other programs cannot change the table of network policies, if the kernel can
     /// protect it.
     pub protects_policies: bool,
+    /// Whether the guard is on. Until the first plan, its tables of the last run are restored after
+    /// changes by other programs.
+    pub guard: bool,
 }
 
 /// The reason why a change of the kernel failed.
@@ -183,6 +186,9 @@ pub struct PolicyStatus {
     pub loaded: bool,
     /// Whether the kernel protects the table from changes by other programs.
     pub protected: bool,
+    /// Whether the table of the last run is there and nothing can change it. It counts until the first
+    /// table of this run.
+    pub kept: bool,
     /// Repairs after changes by other programs.
     pub repairs: u64,
     /// The reason why the last change failed.

@@ -104,6 +104,8 @@ pub(super) struct Owner {
     guard_fault: Option<String>,
     guard_repairs: u64,
     policies: PolicyKeeper,
+    /// Whether the guard is on by configuration.
+    guards: bool,
     /// Whether the listener for nftables is open.
     listens: bool,
     channels: OwnerChannels,
@@ -184,6 +186,7 @@ impl Owner {
             guard_repairs: 0,
             policies: PolicyKeeper::new(config.protects_policies),
             listens: false,
+            guards: config.guard,
             channels,
             topology,
             used_tables,
@@ -240,6 +243,7 @@ impl Owner {
                 Some(Err(error)) => return tracing::error!(%error, "the kernel's notifications cannot be read"),
                 None => return,
             };
+            self.keep_last_run();
             let (mut nftables, mut tables_changed, mut translates) = (None, false, false);
             let mut policies_changed = false;
             loop {

@@ -17,11 +17,20 @@ const DELETE: u16 = SUBSYSTEM << 8 | 2;
 // CTA_…
 const ORIGINAL: u16 = 1;
 const REPLY: u16 = 2;
+const STATUS: u16 = 3;
 const ID: u16 = 12;
 const ZONE: u16 = 18;
 const FILTER: u16 = 25;
 /// `CTA_TUPLE_IP`.
 const TUPLE_ADDRESSES: u16 = 1;
+/// `CTA_TUPLE_PROTO`.
+const TUPLE_PROTOCOL: u16 = 2;
+/// `CTA_PROTO_NUM`.
+const PROTOCOL: u16 = 1;
+/// `CTA_PROTO_DST_PORT`.
+const DESTINATION_PORT: u16 = 3;
+/// `IPS_DST_NAT`: the destination is translated.
+const TRANSLATED: u32 = 1 << 5;
 // CTA_IP_V4_SRC, CTA_IP_V4_DST
 const SOURCE: u16 = 1;
 const DESTINATION: u16 = 2;
@@ -34,6 +43,17 @@ struct Tracked {
     original: Vec<u8>,
     id: Option<Vec<u8>>,
     zone: Option<Vec<u8>>,
+}
+
+impl Tracked {
+    fn of(family: i32, body: &[u8], original: &[u8]) -> Tracked {
+        Tracked {
+            family,
+            original: original.to_vec(),
+            id: nested(body, ID).next().map(<[u8]>::to_vec),
+            zone: nested(body, ZONE).next().map(<[u8]>::to_vec),
+        }
+    }
 }
 
 /// Deletes the connections with one of the addresses in either direction, in the network namespace
@@ -62,6 +82,49 @@ pub(crate) fn forget(addresses: &[IpAddr]) -> io::Result<usize> {
     // Linux 6.18 returns no connection for a filter with its IPv6 address, so none is used.
     if all.iter().any(IpAddr::is_ipv6) {
         list(&mut connection, libc::AF_INET6, &all, |_| {}, &mut found)?;
+    }
+    let mut deleted = 0;
+    for tracked in found {
+        deleted += usize::from(delete(&mut connection, &tracked)?);
+    }
+    Ok(deleted)
+}
+
+/// Deletes the connections with a translated destination of which the first packet had this protocol and
+/// destination port, and one of its addresses. Returns their number.
+pub(crate) fn forget_translated(
+    has_port: impl Fn(u8, u16) -> bool,
+    has_address: impl Fn(IpAddr) -> bool,
+) -> io::Result<usize> {
+    if !Path::new(COUNT).exists() {
+        return Ok(0);
+    }
+    let mut connection = Connection::open()?;
+    let mut found = Vec::new();
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        connection.dump(
+            GET,
+            family,
+            |_| {},
+            |message| {
+                let body = after_header(message);
+                let status = nested(body, STATUS).next().and_then(|octets| octets.try_into().ok());
+                if status.map_or(0, u32::from_be_bytes) & TRANSLATED == 0 {
+                    return;
+                }
+                let Some(original) = nested(body, ORIGINAL).next() else { return };
+                let protocol = nested(original, TUPLE_PROTOCOL).next().unwrap_or_default();
+                let number = nested(protocol, PROTOCOL).next().and_then(|octets| octets.first().copied());
+                let port =
+                    nested(protocol, DESTINATION_PORT).next().and_then(|octets| octets.try_into().ok());
+                let has_port =
+                    number.zip(port.map(u16::from_be_bytes)).is_some_and(|(of, port)| has_port(of, port));
+                let mut ends = nested(original, TUPLE_ADDRESSES).flat_map(message::values);
+                if has_port && ends.any(|(_, end)| read_address(end).is_some_and(&has_address)) {
+                    found.push(Tracked::of(family, body, original));
+                }
+            },
+        )?;
     }
     let mut deleted = 0;
     for tracked in found {
@@ -100,12 +163,7 @@ fn list(
         let has_address =
             ends.any(|(_, end)| read_address(end).is_some_and(|address| addresses.contains(&address)));
         if has_address && let Some(original) = nested(body, ORIGINAL).next() {
-            found.push(Tracked {
-                family,
-                original: original.to_vec(),
-                id: nested(body, ID).next().map(<[u8]>::to_vec),
-                zone: nested(body, ZONE).next().map(<[u8]>::to_vec),
-            });
+            found.push(Tracked::of(family, body, original));
         }
     })?;
     Ok(())

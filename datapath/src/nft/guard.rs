@@ -50,6 +50,7 @@ use std::net::IpAddr;
 use self::rules::{render_arp, render_inet};
 use super::elements::{Element, SetName};
 use super::{NftError, Table};
+use crate::netlink::conntrack;
 use crate::netlink::netfilter::Connection;
 use crate::plan::{GuardPlan, PodPlan};
 
@@ -113,6 +114,8 @@ pub(crate) struct Guard {
     connection: Option<Connection>,
     /// The known content of the sets; none while the tables are not correct.
     installed: Option<Sets>,
+    /// The tables of the last run as a script, until the first plan.
+    last_run: Option<String>,
 }
 
 impl Guard {
@@ -122,7 +125,37 @@ impl Guard {
             arp: Table::new("arp", NAME, false),
             connection: None,
             installed: None,
+            last_run: None,
         }
+    }
+
+    /// Reads the tables of the last run. They are the guard until the first plan, which needs the
+    /// manifests. Returns whether there are any.
+    pub(crate) fn remember(&mut self) -> Result<bool, NftError> {
+        let tables = [Table::new("inet", NAME, true), Table::new("arp", NAME, true)];
+        let mut script = String::new();
+        for table in tables {
+            if let Some(text) = table.list()? {
+                script += &table.replacement(&text);
+            }
+        }
+        self.last_run = Some(script).filter(|script| !script.is_empty());
+        Ok(self.last_run.is_some())
+    }
+
+    /// Loads the tables of the last run again if one of them is gone. Returns whether it did.
+    pub(crate) fn restore(&mut self) -> Result<bool, NftError> {
+        let Some(script) = &self.last_run else { return Ok(false) };
+        if self.inet.list()?.is_some() && self.arp.list()?.is_some() {
+            return Ok(false);
+        }
+        super::run(script)?;
+        Ok(true)
+    }
+
+    /// Whether the tables of the last run are the guard.
+    pub(crate) fn has_last_run(&self) -> bool {
+        self.last_run.is_some()
     }
 
     /// The netlink port ID in notifications about changes of the sets.
@@ -145,6 +178,7 @@ impl Guard {
         complete: bool,
     ) -> Result<bool, NftError> {
         let before = self.installed.take();
+        self.last_run = None;
         if !plan.enabled {
             return Ok(self.inet.delete()? | self.arp.delete()?);
         }
@@ -171,6 +205,9 @@ impl Guard {
             self.inet.record_listing(&inet)?;
             self.arp.record_listing(&arp)?;
             self.installed = Some(wanted);
+            if plan.keeps_own {
+                forget_translated(plan);
+            }
             return Ok(true);
         }
         // The set can have elements that this run does not know.
@@ -280,6 +317,34 @@ impl Guard {
         connection.add(missing.iter().map(|(set, element)| (*set, element)))?;
         self.installed = Some(wanted);
         Ok(!missing.is_empty() || !surplus.is_empty())
+    }
+}
+
+/// Ends the translation of the node's own packets by connections from before the rules: only the first
+/// packet of a connection passes a NAT chain.
+fn forget_translated(plan: &GuardPlan) {
+    let tunnel = plan.tunnel.as_ref();
+    let has_port = |protocol: u8, port: u16| match i32::from(protocol) {
+        libc::IPPROTO_TCP => plan.bgp_ports.contains(&port) || plan.peer_ports.contains(&port),
+        libc::IPPROTO_UDP => {
+            rules::BFD_PORTS.contains(&port) || tunnel.is_some_and(|tunnel| tunnel.overlay.port == port)
+        }
+        _ => false,
+    };
+    let has_address = |address: IpAddr| {
+        plan.peers.contains(&address)
+            || tunnel.is_some_and(|tunnel| tunnel.vteps.contains(&address))
+            || plan.neighbours.iter().any(|prefix| prefix.contains(&address))
+    };
+    match conntrack::forget_translated(has_port, has_address) {
+        Ok(0) => {}
+        Ok(number) => {
+            tracing::warn!(
+                number,
+                "another program translated packets of BGP, BFD or VXLAN of this node: ended"
+            );
+        }
+        Err(error) => tracing::warn!(%error, "packets of this node may stay translated by another program"),
     }
 }
 

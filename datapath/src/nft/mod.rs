@@ -187,7 +187,18 @@ pub(crate) fn has_nat() -> bool {
     let chains = || Command::new("nft").args(["--terse", "list", "chains"]).stdin(Stdio::null()).output();
     legacy("ip")
         || legacy("ip6")
-        || chains().is_ok_and(|listed| String::from_utf8_lossy(&listed.stdout).contains("type nat hook"))
+        || chains().is_ok_and(|listed| lists_foreign_nat(&String::from_utf8_lossy(&listed.stdout)))
+}
+
+/// Whether a listing of chains has a NAT chain in a table of another program.
+fn lists_foreign_nat(listing: &str) -> bool {
+    let mut is_own = false;
+    listing.lines().any(|line| {
+        if let Some(table) = line.strip_prefix("table ") {
+            is_own = table.split_whitespace().nth(1).is_some_and(|name| name.starts_with("trunkline"));
+        }
+        !is_own && line.contains("type nat hook")
+    })
 }
 
 /// A table of the agent in a notification.
@@ -209,4 +220,20 @@ pub(crate) fn own_table(message: &Message<'_>) -> Option<OwnTable> {
         return Some(OwnTable::Policies);
     }
     TABLES.contains(&(family, name.as_str())).then_some(OwnTable::Planned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_nat_chain_of_this_program_is_not_foreign() {
+        let own = "table inet trunkline-guard {\n\tchain own_prerouting {\n\t\ttype nat hook prerouting priority -120; policy accept;\n\t}\n}\n";
+        let foreign = "table ip nat {\n\tchain PREROUTING {\n\t\ttype nat hook prerouting priority dstnat; policy accept;\n\t}\n}\n";
+        let filter = "table inet filter {\n\tchain input {\n\t\ttype filter hook input priority filter; policy accept;\n\t}\n}\n";
+        assert!(!lists_foreign_nat(&format!("{own}{filter}")));
+        assert!(lists_foreign_nat(&format!("{own}{foreign}")));
+        assert!(lists_foreign_nat(&format!("{foreign}{own}")));
+        assert!(!lists_foreign_nat(""));
+    }
 }

@@ -140,6 +140,16 @@ impl Policies {
         self.record.take_if(|record| record.exists).is_some()
     }
 
+    /// Becomes the owner of the table of the last run, before the first table of this run is known:
+    /// other programs cannot change it meanwhile. Returns whether it did.
+    pub(crate) fn adopt(&mut self) -> Result<bool, PolicyError> {
+        if self.protection == Protection::Off {
+            return Ok(false);
+        }
+        let connection = connection(&mut self.connection)?;
+        Ok(protection::adopt(connection)?)
+    }
+
     /// Compares everything with the kernel and changes the differences. Returns the number of
     /// changed objects.
     pub(crate) fn set(&mut self, table: &PolicyTable) -> Result<usize, PolicyError> {

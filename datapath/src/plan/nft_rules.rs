@@ -2,7 +2,7 @@
 //! alternate paths.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 
@@ -51,6 +51,9 @@ pub struct GuardPlan {
     pub neighbours: BTreeSet<IpNet>,
     /// The TCP ports of the peers.
     pub peer_ports: BTreeSet<u16>,
+    /// Servers on this node's loopback that this agent asks: no other program translates its packets to
+    /// them.
+    pub own_servers: BTreeSet<SocketAddr>,
     /// Whether no other program may translate the node's own packets of BGP, BFD and tunnels. The rules
     /// need connection tracking.
     pub keeps_own: bool,

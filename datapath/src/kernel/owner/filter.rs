@@ -9,13 +9,13 @@ use super::{KernelError, Owner, Reason, RepairKind, Request};
 use crate::netlink::events::Events;
 use crate::netlink::objects::{self, GROUP};
 use crate::nft::{self, NftError, nat, probes};
-use crate::plan::{Hop, KernelPlan, LINK_BITS, PodPlan, RETURN_RULE, RETURN_TABLE, Sysctl};
+use crate::plan::{GuardPlan, Hop, KernelPlan, LINK_BITS, PodPlan, RETURN_RULE, RETURN_TABLE, Sysctl};
 use crate::sysctl;
 
 impl Owner {
     /// Whether the plan or the policies need a table.
     pub(super) fn has_tables(&self) -> bool {
-        wants_tables(&self.plan) || self.policies.is_wanted()
+        wants_tables(&self.plan) || self.policies.is_wanted() || self.guard.has_last_run()
     }
 
     /// Opens the listener, if it is not open. Called before a table is loaded, so no change is
@@ -37,6 +37,21 @@ impl Owner {
         }
     }
 
+    /// Keeps the tables of the last run until the first plan: without manifests, or without an answer of
+    /// the API server, this can last.
+    pub(super) fn keep_last_run(&mut self) {
+        self.keep_policies();
+        if !self.guards {
+            return;
+        }
+        // Whoever changes them from here on is noticed.
+        self.listen_to_tables();
+        if let Err(error) = self.guard.remember() {
+            self.fault(Reason::Nftables, format!("the guard of the last run: {error}"));
+        }
+        self.report();
+    }
+
     /// Changes the tables as a new plan requires. An unchanged table is not checked, because a
     /// check starts an `nft` process.
     pub(super) fn settle_tables(&mut self, plan: &KernelPlan) {
@@ -50,7 +65,7 @@ impl Owner {
         }
         // The guard comes first: pods must not be reachable before it.
         if !self.planned || plan.guard != self.plan.guard || self.guard_fault.is_some() {
-            let applied = self.guard.apply(&plan.guard, self.pods.values(), self.populated);
+            let applied = self.guard.apply(&self.guard_plan(&plan.guard), self.pods.values(), self.populated);
             self.note_guard(applied, false);
         }
         let unchanged = plan.nat == self.plan.nat
@@ -71,11 +86,22 @@ impl Owner {
         }
     }
 
-    /// Loads the marks: another program has created a NAT chain, so connections can be translated
-    /// from now on.
+    /// The guard's parameters. Once another program translates addresses, the node's own packets keep
+    /// theirs.
+    fn guard_plan(&self, plan: &GuardPlan) -> GuardPlan {
+        GuardPlan { keeps_own: plan.keeps_own || self.translates, ..plan.clone() }
+    }
+
+    /// Loads the marks, and the guard's rules about the node's own packets: another program has created
+    /// a NAT chain, so connections can be translated from now on.
     pub(super) fn follow_translation(&mut self) {
         if std::mem::replace(&mut self.translates, true) {
             return;
+        }
+        if self.planned {
+            let applied =
+                self.guard.apply(&self.guard_plan(&self.plan.guard), self.pods.values(), self.populated);
+            self.note_guard(applied, false);
         }
         match self.nat.apply(nat::render(&self.plan, true).as_deref()) {
             Ok(changed) => self.changed += usize::from(changed),
@@ -85,6 +111,10 @@ impl Owner {
 
     /// Compares the tables after a change by another program or by this thread.
     pub(super) fn repair_tables(&mut self) {
+        if !self.planned {
+            let restored = self.guard.restore();
+            return self.note_guard(restored, true);
+        }
         let text = nat::render(&self.plan, self.translates);
         match self.nat.apply(text.as_deref()) {
             Ok(true) => {
@@ -102,7 +132,8 @@ impl Owner {
         if !self.arp_senders.is_empty() {
             self.write_arp_senders(true);
         }
-        let repaired = self.guard.repair(&self.plan.guard, self.pods.values(), self.populated);
+        let repaired =
+            self.guard.repair(&self.guard_plan(&self.plan.guard), self.pods.values(), self.populated);
         self.note_guard(repaired, true);
     }
 
@@ -130,7 +161,8 @@ impl Owner {
             return Ok(());
         }
         // The cause may be gone now: nft was installed, or a module was loaded.
-        let applied = self.guard.apply(&self.plan.guard, self.pods.values(), self.populated);
+        let applied =
+            self.guard.apply(&self.guard_plan(&self.plan.guard), self.pods.values(), self.populated);
         self.note_guard(applied, false);
         self.guard_missing().map_or(Ok(()), Err)
     }

@@ -16,6 +16,8 @@ pub(super) struct PolicyKeeper {
     wanted: bool,
     /// Another program changed the table, and the agent has not sent the whole table since.
     disturbed: bool,
+    /// This process owns the table of the last run, until the first table of this run.
+    kept: bool,
     repairs: u64,
     fault: Option<String>,
 }
@@ -38,6 +40,7 @@ impl PolicyKeeper {
         PolicyStatus {
             loaded: self.table.is_loaded(),
             protected: self.table.is_protected(),
+            kept: self.kept,
             repairs: self.repairs,
             fault: self.fault.clone(),
         }
@@ -45,8 +48,17 @@ impl PolicyKeeper {
 }
 
 impl Owner {
+    /// Protects the table of the last run until the first table of this run is known.
+    pub(super) fn keep_policies(&mut self) {
+        match self.policies.table.adopt() {
+            Ok(kept) => self.policies.kept = kept,
+            Err(error) => self.fault(Reason::Nftables, format!("network policies of the last run: {error}")),
+        }
+    }
+
     /// Compares the table with the kernel and changes the differences.
     pub(super) fn set_policies(&mut self, table: &PolicyTable) -> Result<usize, KernelError> {
+        self.policies.kept = false;
         self.policies.wanted = !table.is_empty();
         if self.policies.wanted {
             self.listen_to_tables();

@@ -117,8 +117,8 @@ impl Owner {
         status.alternate_paths = !self.plan.alternate.is_empty();
         status.unassigned = !self.plan.unassigned.is_empty();
         status.guard = GuardStatus {
-            enabled: self.plan.guard.enabled,
-            in_force: self.guard.is_in_force(),
+            enabled: if self.planned { self.plan.guard.enabled } else { self.guards },
+            in_force: self.guard.is_in_force() || self.guard.has_last_run(),
             repairs: self.guard_repairs,
             fault: self.guard_fault.clone(),
         };

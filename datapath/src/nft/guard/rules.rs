@@ -173,6 +173,10 @@ fn render_own(plan: &GuardPlan, text: &mut String) {
         if let Some(tunnel) = &plan.tunnel {
             keep(&format!("udp dport {}", tunnel.overlay.port), &sets("vteps"));
         }
+        for server in plan.own_servers.iter().filter(|server| hook == "output" && server.ip().is_loopback()) {
+            let family = if server.is_ipv4() { "ip" } else { "ip6" };
+            keep(&format!("tcp dport {}", server.port()), &[(family, server.ip().to_string())]);
+        }
         text.push_str("\t}\n");
     }
 }
@@ -221,6 +225,7 @@ fn peers(plan: &GuardPlan) -> Vec<(&'static str, String)> {
 
 /// The UDP ports of BFD (RFC 5881 §4, RFC 5883 §5).
 const BFD: &str = "{ 3784, 3785, 4784 }";
+pub(super) const BFD_PORTS: [u16; 3] = [3784, 3785, 4784];
 
 /// Matches the packets of an overlay. The VNI: the 24 bits after the UDP header (RFC 768) and
 /// VXLAN's flags and reserved bits (RFC 7348 §5).

@@ -84,6 +84,28 @@ fn try_flags(connection: &mut Connection) -> Result<(), TransactionError> {
     connection.transact(&messages)
 }
 
+/// Becomes the owner of an existing table that a closed socket left. Returns false if there is none.
+pub(super) fn adopt(connection: &mut Connection) -> io::Result<bool> {
+    let mut messages = Messages::default();
+    // Without NLM_F_CREATE the kernel changes a table that exists, and makes none.
+    messages.push(NEW_TABLE, 0, libc::NFPROTO_INET, |message| {
+        text(message, TABLE, super::NAME);
+        number(message, TABLE_FLAGS, OWNER | PERSIST);
+    });
+    match connection.transact(&messages) {
+        Ok(()) => Ok(true),
+        // No table, a table without the flags, or one of a process that has not ended yet.
+        Err(TransactionError::Refused { error, .. })
+            if error.kind() == io::ErrorKind::NotFound
+                || lacks_flags(&error)
+                || error.raw_os_error() == Some(libc::EPERM) =>
+        {
+            Ok(false)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,17 +1,20 @@
 //! Policies in a folder of manifests, without an API server. A selector matches a pod by its name
 //! (the label `networking.alibaba.com/pod`), or by a label in the configuration of its ADD.
 
+use std::net::IpAddr;
+
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::Signal;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::table::{Cell, equal, wait_equal};
 use super::traffic::{Port, Servers};
 use super::world::{SOON, of_family};
 use super::{Context, Test, Verdict};
+use crate::cni::Sandbox;
 use crate::netns::Namespace;
 use crate::shell::{Seen, wait_for};
-use crate::tests::bed::lab;
+use crate::tests::bed::{Bed, lab};
 use crate::tests::passed;
 use crate::{client, cni};
 
@@ -108,6 +111,39 @@ fn run(context: &Context) -> Result<Verdict> {
         wait_equal(&all_open, SOON).context("after the removal")?;
         let summary = client::status(bed.node()?)?.policies.context("the state of policies")?;
         ensure!(summary.policies == 0, "{summary:?}");
+        connections_end(bed, &cni::trunkline(Some("rack1")), &closed, &all_open, &attached.addresses)?;
         passed(format!("{} connections; {}", 6 * all_open.len(), refusal.trim()))
     })
+}
+
+/// The tracked connections of a pod end with its DEL, also without a policy: the next pod with the
+/// address may have one, and a translated connection (`hostPort`) would lead to it.
+fn connections_end(
+    bed: &Bed,
+    conf: &Value,
+    pod: &Sandbox,
+    open: &[Cell],
+    addresses: &[IpAddr],
+) -> Result<()> {
+    let node = bed.node()?;
+    // A NAT chain switches connection tracking on.
+    node.sh("nft 'add table inet lab; add chain inet lab nat { type nat hook prerouting priority 0; }'")?;
+    let tracked = || {
+        let all = node.sh("cat /proc/net/nf_conntrack")?;
+        // IPv6 addresses have no short form there.
+        let of_pod = addresses.iter().filter(|address| address.is_ipv4());
+        let of_pod: Vec<String> = of_pod.map(|address| format!("dst={address} ")).collect();
+        let lines = all.lines().filter(|line| of_pod.iter().any(|address| line.contains(address)));
+        Ok::<_, anyhow::Error>(lines.map(str::to_owned).collect::<Vec<_>>())
+    };
+    wait_for("a tracked connection of the pod", SOON, || {
+        wait_equal(open, SOON)?;
+        let there = tracked()?;
+        Ok(Seen::when(!there.is_empty(), || "none".to_owned()))
+    })?;
+    cni::del(bed.fabric, conf, pod)?;
+    let left = tracked()?;
+    node.sh("nft delete table inet lab")?;
+    ensure!(left.is_empty(), "connections of a deleted pod are left: {left:?}");
+    Ok(())
 }
