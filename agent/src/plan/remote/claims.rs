@@ -252,6 +252,12 @@ impl Claims {
         self.listed.contains_key(&address) || self.reserved_for(address).is_some()
     }
 
+    /// Whether a remote pod cannot have the address: it is reserved, also if the prefix of its RemoteSubnet
+    /// is not, because it is no overlay.
+    pub(super) fn is_reserved(&self, address: IpAddr) -> bool {
+        self.reserved_for(address).is_some()
+    }
+
     fn reserved_for(&self, address: IpAddr) -> Option<&String> {
         let mut owners = self.services.iter().chain(&self.reserved);
         owners.find(|(prefix, _)| prefix.contains(&address)).map(|(_, owner)| owner)

@@ -10,7 +10,7 @@
 //! | address of a RemoteSubnet | it belongs to another node of this cluster |
 //! | RemoteVtep | its address or MAC is that of a VTEP of this cluster, of this node or of an older RemoteVtep; its address is in a pods' subnet, outside of `remoteClusters.vtepCIDRs`, or no unicast address |
 //! | local address of a RemoteVtep | the same as for the VTEP's address; it is in `localIPs` of a NodeInfo; it is a router, the API server or a Service address |
-//! | endpoint of a RemoteVtep | no RemoteSubnet of the same cluster can have it |
+//! | endpoint of a RemoteVtep | no RemoteSubnet of the same cluster can have it; it is a router, the API server or a Service address |
 //!
 //! If two objects contradict each other, the older one wins, so a remote cluster cannot displace
 //! another one. The overlay's part of the plan (`plan/vxlan.rs`) treats the accepted VTEPs and
@@ -247,7 +247,9 @@ fn accept_vteps(objects: &RemoteObjects, claims: &mut Claims, ranges: &Ranges<'_
             }
         }
         let of_cluster = ranges.get(cluster).map_or(&[][..], Vec::as_slice);
-        let known = |address: &IpAddr| of_cluster.iter().any(|range| range.holds(*address));
+        let known = |address: &IpAddr| {
+            of_cluster.iter().any(|range| range.holds(*address)) && !claims.is_reserved(*address)
+        };
         let endpoints: Vec<IpAddr> = row.endpoints.iter().copied().filter(known).collect();
         let ignored = row.endpoints.len() - endpoints.len();
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
@@ -257,7 +259,8 @@ fn accept_vteps(objects: &RemoteObjects, claims: &mut Claims, ranges: &Ranges<'_
             let example = example.map(ToString::to_string).unwrap_or_default();
             plan.report(format!(
                 "RemoteVtep {name}: spec.endpointIPList: {ignored} addresses, such as {example}, are in no \
-                 RemoteSubnet of cluster {cluster}: no packet is sent to them through this VTEP"
+                 RemoteSubnet of cluster {cluster}, or belong to the API server, to routers or to Services: no packet is \
+                 sent to them through this VTEP"
             ));
         }
         if row.malformed > 0 {

@@ -385,6 +385,26 @@ fn local_addresses_of_a_vtep_cannot_attract_traffic() {
     assert_eq!(gateway_of(&plan, 40_001, "10.200.2.7/32"), None);
 }
 
+/// A prefix outside of the overlay can have other machines, and only its pods are in the tunnels.
+#[test]
+fn endpoints_of_an_underlay_are_no_routers_and_services() {
+    let mut intent = local();
+    intent.api_servers = addresses(&["10.80.0.1"]).into_iter().collect();
+    intent.networks.push(bgp("elsewhere", 65_101, json!([{"asn": 65_001, "address": "10.80.0.2"}])));
+    intent.networks.last_mut().unwrap().spec.node_selector = [("rack".to_owned(), "2".to_owned())].into();
+    let of =
+        cluster([underlay("10.80.0.0/24")], [vtep("10.20.0.1", &["10.80.0.1", "10.80.0.2", "10.80.0.3"])]);
+    let plan = planned(&with(intent, &[("west", of)]), Vec::new());
+    assert_eq!(plan.remote["west"].ignored, Ignored { endpoints: 2, ..Ignored::default() });
+    assert!(fault(&plan).contains("10.80.0.1, are in no RemoteSubnet"), "{}", fault(&plan));
+    let overlay = plan.networks["overlay"].table().unwrap();
+    for (prefix, gateway) in
+        [("10.80.0.1/32", None), ("10.80.0.2/32", None), ("10.80.0.3/32", Some("10.20.0.1"))]
+    {
+        assert_eq!(gateway_of(&plan, overlay, prefix).as_deref(), gateway, "{prefix}");
+    }
+}
+
 /// Packets of overlay pods for an address in `localIPs` go to the node that lists it.
 #[test]
 fn a_remote_node_attracts_no_packets_for_the_api_server_routers_and_services() {
