@@ -11,7 +11,7 @@
 //! | evicted, completed | likewise | released |
 //! | not scheduled, or with the node's network | nothing | nothing |
 //! | not selected (`--pod-label-selector`), without an address | as when gone | as when gone |
-//! | scheduled | see below | its own, else new ones; an earlier pod's are released |
+//! | scheduled | see below | its own, else new ones; an earlier pod's are released, and those of a stateful one stay |
 //!
 //! A scheduled stateful pod gets the first of these that applies: the entry of its ordinal in
 //! `ip-pool` (its other addresses are released); new addresses if `ip-retain` is false; its
@@ -209,7 +209,7 @@ pub fn decide(
         _ if stateful => return Ok(Decision::Nothing),
         // The sandbox of an earlier pod can outlast the assignment.
         _ => {
-            return Ok(match all(&|row| !own(row)) {
+            return Ok(match all(&|row| !own(row) && !kept(row)) {
                 earlier if earlier.is_empty() => Decision::Nothing,
                 earlier => Decision::Release(earlier),
             });
@@ -219,7 +219,9 @@ pub fn decide(
         return Ok(Decision::Assign(decision));
     }
     if !stateful && pod.interface.is_none() {
-        decision.release = all(&|_| true);
+        // A pod of another kind with the name of a StatefulSet's pod, such as a mirror pod, which the
+        // kubelet of any node can create, does not end the retention.
+        decision.release = all(&|row| !kept(row));
         return Ok(Decision::Assign(decision));
     }
     let pools = Pools::read(&key.name, &pod.networking.annotations).map_err(DecideError::Pools)?;
@@ -435,6 +437,20 @@ mod tests {
             ),
         ] {
             assert_eq!(run(pod.as_ref(), instances), Ok(decision), "{case}");
+        }
+    }
+
+    #[test]
+    fn a_pod_of_another_kind_does_not_end_a_retention() {
+        let retained = [instance(A, "StatefulSet", "")];
+        let forced = [instance(A, "StatefulSet", "old")];
+        for kind in ["Node", "ReplicaSet"] {
+            for instances in [&retained, &forced] {
+                let (release, selector, _) = given(run(Some(&pod(kind, &[])), instances));
+                assert_eq!((release, selector), (Vec::new(), AddressSelector::Any), "{kind}");
+            }
+            let both = [instance(B, "Pod", "new"), instance(A, "StatefulSet", "")];
+            assert_eq!(run(Some(&pod(kind, &[])), &both), Ok(Decision::Nothing), "{kind}");
         }
     }
 
