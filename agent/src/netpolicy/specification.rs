@@ -58,7 +58,7 @@ pub(super) fn allowed(cluster: &Cluster, from: IpAddr, to: IpAddr, port: Option<
         destination.is_some_and(|pod| cluster.nodes.get(&pod.node).is_some_and(|own| own.contains(&from)));
     let decide = |pod: Option<&Pod>, direction| match pod {
         None => true,
-        Some(pod) => itself || is_audited(cluster, pod) || is_allowed(cluster, pod, direction, &connection),
+        Some(pod) => itself || is_allowed(cluster, pod, direction, &connection),
     };
     Allowed {
         ingress: from_own_node || decide(destination, Direction::Ingress),
@@ -66,7 +66,7 @@ pub(super) fn allowed(cluster: &Cluster, from: IpAddr, to: IpAddr, port: Option<
     }
 }
 
-/// Packets of a pod in an audited Namespace are only reported.
+/// Packets of a pod in an audited Namespace are only reported, unless the Admin tier denies them.
 fn is_audited(cluster: &Cluster, pod: &Pod) -> bool {
     cluster.namespaces.iter().any(|namespace| namespace.name == pod.key.namespace && namespace.audit)
 }
@@ -78,10 +78,13 @@ fn pod_at(cluster: &Cluster, address: IpAddr) -> Option<&Pod> {
 
 fn is_allowed(cluster: &Cluster, pod: &Pod, direction: Direction, connection: &Connection<'_>) -> bool {
     if is_closed(cluster, pod, direction) {
-        return false;
+        return is_audited(cluster, pod) && !may_be_admins(cluster, pod, direction);
     }
     if let Some(decided) = tier_decides(cluster, Tier::Admin, pod, direction, connection) {
         return decided;
+    }
+    if is_audited(cluster, pod) {
+        return true;
     }
     let mut isolated = false;
     for policy in &cluster.network_policies {
@@ -105,6 +108,18 @@ fn is_allowed(cluster: &Cluster, pod: &Pod, direction: Direction, connection: &C
         return false;
     }
     tier_decides(cluster, Tier::Baseline, pod, direction, connection).unwrap_or(true)
+}
+
+/// Whether a policy of the Admin tier selects a pod, or may select it.
+fn may_be_admins(cluster: &Cluster, pod: &Pod, direction: Direction) -> bool {
+    cluster.cluster_policies.iter().any(|policy| {
+        let rules = if direction == Direction::Ingress { &policy.ingress } else { &policy.egress };
+        let selects = match &policy.subject {
+            ClusterSubject::Pods(pods) => cluster_pods_match(cluster, pods, pod),
+            ClusterSubject::Unknown => Some(false),
+        };
+        policy.tier == Tier::Admin && !rules.is_empty() && selects != Some(false)
+    })
 }
 
 /// Whether it is not known which policies select a pod. No text of the APIs has this case.

@@ -413,7 +413,9 @@ impl Compiler {
             targets.map(|target| always(Verdict::Jump(*target), Origin::Structure)).collect();
         if policies.unknown || !policies.network.is_empty() {
             let rule = always(Verdict::Drop, Origin::Isolation);
-            rules.push(if audit { audited(rule) } else { rule });
+            // A policy of the Admin tier may select the pod.
+            let is_admins = policies.unknown && !policies.admin.is_empty();
+            rules.push(if audit && !is_admins { audited(rule) } else { rule });
         }
         rules
     }
@@ -458,6 +460,8 @@ fn targets(key: &ChainKey) -> Vec<ChainKey> {
         return Vec::new();
     }
     let tier = |tier, policies: &[Arc<str>]| {
+        // Who may change a Namespace must not lift the Admin tier for it.
+        let audit = audit && tier != Tier::Admin;
         let key = ChainKey::Tier { direction, tier, policies: policies.to_vec(), audit };
         (!policies.is_empty()).then_some(key)
     };
@@ -482,7 +486,7 @@ fn policies_with_rules(key: &ChainKey) -> Vec<PolicyRef> {
     }
 }
 
-/// The rule of an audited Namespace: it reports a packet instead of dropping it.
+/// The rule of an audited Namespace: it reports a packet instead of dropping it. The Admin tier has none.
 fn audited(rule: Rule) -> Rule {
     match rule.verdict {
         Verdict::Drop => Rule { verdict: Verdict::Accept, audit: true, ..rule },
