@@ -153,6 +153,7 @@ impl Parts {
             l2,
         } = dependencies;
         let (uid, known_uid) = latest::channel(None);
+        let (info_lost, lost_info) = latest::channel(0);
         let (addresses, known_addresses) = latest::channel(None);
         let (members, known_members) = latest::channel(None);
         let dependencies = writer::WriterDependencies {
@@ -162,6 +163,7 @@ impl Parts {
             plan: reconcile.plan(),
             sessions: reconcile.sessions(),
             uid: known_uid,
+            info_lost: lost_info,
             addresses: known_addresses,
         };
         let report = reported.map(|reported| {
@@ -203,6 +205,7 @@ impl Parts {
             metrics: metrics.clone(),
             services,
             uid,
+            info_lost,
             addresses,
             members,
         };

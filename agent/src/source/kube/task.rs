@@ -154,6 +154,8 @@ pub struct TaskDependencies {
     pub services: Option<mpsc::Sender<ServicesInput>>,
     /// Receives this node's UID.
     pub uid: watch::Sender<Option<String>>,
+    /// Changes when this node's NodeInfo lacks a VTEP, or does not exist: it is written again.
+    pub info_lost: watch::Sender<u64>,
     /// Receives the addresses of this Node; none while they are unknown.
     pub addresses: watch::Sender<Option<Vec<IpAddr>>>,
     /// Receives the nodes of this node's VLAN Network; none while the controller has not listed
@@ -453,6 +455,9 @@ impl Task {
                 changed
             }
             ObjectChange::Nodes(change) => {
+                if lacks_vtep(&change, &self.start.node) {
+                    self.start.info_lost.send_modify(|number| *number += 1);
+                }
                 let same = |one: &NodeInfo, other: &NodeInfo| one.spec == other.spec;
                 let changed = take(change, &mut objects.nodes, &mut objects.unreadable, ignored, same);
                 // This node's own NodeInfo is no input: the node knows its own state.
@@ -827,6 +832,21 @@ impl Task {
         };
         let attached = attached(&summary.records, &view.broken, &view.unrecorded);
         self.start.cluster.clear_ended(attached);
+    }
+}
+
+/// Whether this node's NodeInfo has no VTEP after a change, or does not exist: another program deleted or
+/// emptied it.
+fn lacks_vtep(change: &Change<Lenient<NodeInfoSpec>>, node: &str) -> bool {
+    let has_vtep = |info: &Lenient<NodeInfoSpec>| {
+        let spec = info.0.as_ref().map(|object| &object.spec);
+        spec.is_ok_and(|spec| spec.vtep_info.as_ref().is_some_and(|vtep| !vtep.ip.is_empty()))
+    };
+    match change {
+        Change::Listed(all) => !all.iter().any(|info| info.name_any() == node && has_vtep(info)),
+        Change::Applied(info) => info.name_any() == node && !has_vtep(info),
+        Change::Deleted(info) => info.name_any() == node,
+        Change::Page { .. } | Change::Failing(_) => false,
     }
 }
 

@@ -114,6 +114,8 @@ pub struct WriterDependencies {
     pub uid: watch::Receiver<Option<String>>,
     /// The addresses of this Node in the API server, once they are known.
     pub addresses: watch::Receiver<Option<Vec<IpAddr>>>,
+    /// Changes when this node's NodeInfo lacks a VTEP, or does not exist.
+    pub info_lost: watch::Receiver<u64>,
 }
 
 /// Returns the peers of this node in the form of its NodeInfo.
@@ -201,6 +203,9 @@ pub async fn run(
                 writer.peers_at = writer.peers_at.min(Instant::now() + PEERS_APART);
             }
             Ok(()) = dependencies.uid.changed() => {}
+            Ok(()) = dependencies.info_lost.changed() => {
+                (writer.vtep, writer.peers_at) = (None, writer.peers_at.min(Instant::now() + PEERS_APART));
+            }
             // The API server may accept the denied VTEP now.
             Ok(()) = dependencies.addresses.changed() => writer.vtep_not_before = None,
             () = sleep_until(retry) => writer.vtep_not_before = None,
