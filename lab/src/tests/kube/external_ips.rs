@@ -95,17 +95,59 @@ fn external_ips(context: &Lab) -> Result<Verdict> {
                 None => ensure!(*is_allowed, "{addresses:?} was admitted"),
                 Some(text) => {
                     ensure!(!is_allowed, "{addresses:?}: {text}");
-                    ensure!(text.contains("spec.externalIPs: an address"), "{addresses:?}: {text}");
+                    ensure!(
+                        text.contains("spec.externalIPs, or status.loadBalancer: an address"),
+                        "{addresses:?}: {text}"
+                    );
                 }
             }
         }
         // An earlier Service keeps its address, and gets no further one.
         ensure!(change(&["10.90.0.9", "198.51.100.7"])?.is_none(), "an earlier address was refused");
         ensure!(change(&["10.90.0.9", "10.92.1.5"])?.is_some(), "an address was added");
+        statuses(cluster)?;
         cluster.kubectl(["delete", "servicepools", "--all"])?;
         wait_for("Services without a ServicePool to be admitted", PATIENCE, || {
             Ok(Seen::when(attempt(cluster, &["10.90.0.9"])?.is_none(), || "refused".to_owned()))
         })?;
         passed(format!("{} Services", ADDRESSES.len()))
     })
+}
+
+const TENANT: &str = "
+{apiVersion: v1, kind: ServiceAccount, metadata: {name: tenant, namespace: default}}
+---
+{apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {name: tenant, namespace: default}, rules: [{apiGroups: ['*'], resources: ['*'], verbs: ['*']}]}
+---
+{apiVersion: rbac.authorization.k8s.io/v1, kind: RoleBinding, metadata: {name: tenant, namespace: default},
+ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: tenant}, subjects: [{kind: ServiceAccount, name: tenant, namespace: default}]}
+";
+
+/// kube-proxy also takes the addresses in the status of a Service: only who controls the load balancers
+/// of the cluster writes those of a ServicePool.
+fn statuses(cluster: &Cluster) -> Result<()> {
+    cluster.apply(TENANT)?;
+    let tenant = cluster.client_of(&cluster.service_account("default", "tenant")?)?;
+    let balanced = json!({
+        "metadata": {"name": "balanced"},
+        "spec": {"type": "LoadBalancer", "loadBalancerClass": "example.com/none", "ports": [{"port": 443}]},
+    });
+    let create = serde_json::from_value(balanced)?;
+    let services: Api<Service> = Api::namespaced(cluster.client(), "default");
+    cluster.wait(services.create(&PostParams::default(), &create))?;
+    let write = |client: kube::Client, address: &str| {
+        let services: Api<Service> = Api::namespaced(client, "default");
+        let patch = json!({"status": {"loadBalancer": {"ingress": [{"ip": address}]}}});
+        let params = PatchParams { dry_run: true, ..PatchParams::default() };
+        refusal(cluster.wait(services.patch_status("balanced", &params, &Patch::Merge(&patch))))
+    };
+    wait_for("the tenant's right to write a status", PATIENCE, || {
+        let refused = write(tenant.clone(), "198.51.100.7")?;
+        Ok(Seen::when(refused.is_none(), || format!("{refused:?}")))
+    })?;
+    let refused = write(tenant.clone(), "10.90.0.9")?.unwrap_or_default();
+    ensure!(refused.contains("status.loadBalancer: an address"), "a tenant's status: {refused:?}");
+    let refused = write(cluster.client(), "10.90.0.9")?;
+    ensure!(refused.is_none(), "an administrator's status: {refused:?}");
+    Ok(())
 }

@@ -196,6 +196,18 @@ fn of_claim(node: &str, claim: &str) -> Value {
     lease
 }
 
+/// The object with another value at a path.
+fn json_with(mut object: Value, path: &str, value: Value) -> Value {
+    let (parent, field) = path.rsplit_once('/').unwrap_or_default();
+    if parent == "/metadata" && object["metadata"].is_null() {
+        object["metadata"] = json!({});
+    }
+    if let Some(parent) = object.pointer_mut(parent) {
+        parent[field] = value;
+    }
+    object
+}
+
 fn series() -> Value {
     json!({"series": {"count": 2, "lastObservedTime": "2026-01-01T00:00:01.000000Z"}})
 }
@@ -522,6 +534,66 @@ fn forbidden() -> Vec<(Write, &'static str)> {
                 two_owners,
             ),
             "its ServiceAddress",
+        ),
+        (
+            write(
+                "keep a Namespace by an event",
+                "Event",
+                "e3",
+                How::Create,
+                json_with(event("node-a", "node-a"), "/metadata/finalizers", json!(["lab/held"])),
+            ),
+            "without finalizers",
+        ),
+        (
+            write(
+                "fill an event's labels",
+                "Event",
+                "e4",
+                How::Create,
+                json_with(event("node-a", "node-a"), "/metadata/labels", json!({"a": "b"})),
+            ),
+            "without finalizers",
+        ),
+        (
+            write(
+                "add an owner of an unknown kind",
+                "NodeInfo",
+                "node-a",
+                How::Merge,
+                json!({"metadata": {"ownerReferences": [{"apiVersion": "nowhere.example/v1", "kind": "Node", "name": "node-a", "uid": "u"}]}}),
+            ),
+            "no owner except its own Node",
+        ),
+        (
+            write(
+                "add an owner with a long UID",
+                "NodeServices",
+                "node-a",
+                How::Merge,
+                json!({"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "node-a", "uid": "u".repeat(65)}]}}),
+            ),
+            "no owner except its own Node",
+        ),
+        (
+            write(
+                "label its Lease",
+                "Lease",
+                "trunkline-l2-node-node-a",
+                How::Replace,
+                json_with(held_by("node-a"), "/metadata/labels", json!({"a": "b"})),
+            ),
+            "the label trunkline.io/l2 and no other",
+        ),
+        (
+            status(
+                "write a long message",
+                "Node",
+                "node-a",
+                strategic,
+                json!({"status": {"conditions": [{"type": "NetworkUnavailable", "status": "True", "message": "x".repeat(3_000)}]}}),
+            ),
+            "at most 2,048 characters",
         ),
         (write("change another's event", "Event", "of-b", How::Merge, series()), "events about its own Node"),
     ]
