@@ -64,8 +64,9 @@ impl Owner {
             self.translates = nft::has_nat();
         }
         // The guard comes first: pods must not be reachable before it.
-        if !self.planned || plan.guard != self.plan.guard || self.guard_fault.is_some() {
-            let applied = self.guard.apply(&self.guard_plan(&plan.guard), self.pods.values(), self.populated);
+        let changes = plan.guard != self.plan.guard || self.keeps_own(plan) != self.keeps_own(&self.plan);
+        if !self.planned || changes || self.guard_fault.is_some() {
+            let applied = self.guard.apply(&self.guard_plan(plan), self.pods.values(), self.populated);
             self.note_guard(applied, false);
         }
         let unchanged = plan.nat == self.plan.nat
@@ -86,10 +87,14 @@ impl Owner {
         }
     }
 
-    /// The guard's parameters. Once another program translates addresses, the node's own packets keep
-    /// theirs.
-    fn guard_plan(&self, plan: &GuardPlan) -> GuardPlan {
-        GuardPlan { keeps_own: plan.keeps_own || self.translates, ..plan.clone() }
+    /// The guard's parameters. Where this or another program translates addresses, the node's own packets
+    /// keep theirs.
+    fn guard_plan(&self, plan: &KernelPlan) -> GuardPlan {
+        GuardPlan { keeps_own: self.keeps_own(plan), ..plan.guard.clone() }
+    }
+
+    fn keeps_own(&self, plan: &KernelPlan) -> bool {
+        plan.guard.keeps_own || self.translates || !plan.nat.is_empty()
     }
 
     /// Loads the marks, and the guard's rules about the node's own packets: another program has created
@@ -99,8 +104,7 @@ impl Owner {
             return;
         }
         if self.planned {
-            let applied =
-                self.guard.apply(&self.guard_plan(&self.plan.guard), self.pods.values(), self.populated);
+            let applied = self.guard.apply(&self.guard_plan(&self.plan), self.pods.values(), self.populated);
             self.note_guard(applied, false);
         }
         match self.nat.apply(nat::render(&self.plan, true).as_deref()) {
@@ -132,8 +136,7 @@ impl Owner {
         if !self.arp_senders.is_empty() {
             self.write_arp_senders(true);
         }
-        let repaired =
-            self.guard.repair(&self.guard_plan(&self.plan.guard), self.pods.values(), self.populated);
+        let repaired = self.guard.repair(&self.guard_plan(&self.plan), self.pods.values(), self.populated);
         self.note_guard(repaired, true);
     }
 
@@ -161,8 +164,7 @@ impl Owner {
             return Ok(());
         }
         // The cause may be gone now: nft was installed, or a module was loaded.
-        let applied =
-            self.guard.apply(&self.guard_plan(&self.plan.guard), self.pods.values(), self.populated);
+        let applied = self.guard.apply(&self.guard_plan(&self.plan), self.pods.values(), self.populated);
         self.note_guard(applied, false);
         self.guard_missing().map_or(Ok(()), Err)
     }

@@ -69,6 +69,10 @@ const ELSEWHERE: &[(&str, &[&str])] = &[
             "the same, in the memory of agents",
             "a NodeServices",
             "`status.truncated` of a NodeServices",
+            "`spec.vtepInfo.mac`, and the status of a NodeInfo",
+            "labels and annotations of a NodeInfo or NodeServices",
+            "the condition `NetworkUnavailable` of a Node",
+            "the status of an IPInstance",
         ],
     ),
     (
