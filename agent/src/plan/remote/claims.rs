@@ -252,10 +252,11 @@ impl Claims {
         self.listed.contains_key(&address) || self.reserved_for(address).is_some()
     }
 
-    /// Whether a remote pod cannot have the address: it is reserved, also if the prefix of its RemoteSubnet
-    /// is not, because it is no overlay.
-    pub(super) fn is_reserved(&self, address: IpAddr) -> bool {
-        self.reserved_for(address).is_some()
+    /// The reserved prefixes that overlap a range: no remote pod can have their addresses. Only a
+    /// RemoteSubnet outside of the overlay has any.
+    pub(super) fn reserved_in(&self, ranges: &[PodRange]) -> Vec<IpNet> {
+        let all = self.services.iter().chain(&self.reserved).map(|(prefix, _)| *prefix);
+        all.filter(|prefix| ranges.iter().any(|pods| overlaps(&pods.range.cidr, prefix))).collect()
     }
 
     fn reserved_for(&self, address: IpAddr) -> Option<&String> {

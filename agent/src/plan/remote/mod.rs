@@ -247,8 +247,10 @@ fn accept_vteps(objects: &RemoteObjects, claims: &mut Claims, ranges: &Ranges<'_
             }
         }
         let of_cluster = ranges.get(cluster).map_or(&[][..], Vec::as_slice);
+        let reserved = claims.reserved_in(of_cluster);
         let known = |address: &IpAddr| {
-            of_cluster.iter().any(|range| range.holds(*address)) && !claims.is_reserved(*address)
+            of_cluster.iter().any(|range| range.holds(*address))
+                && !reserved.iter().any(|prefix| prefix.contains(address))
         };
         let endpoints: Vec<IpAddr> = row.endpoints.iter().copied().filter(known).collect();
         let ignored = row.endpoints.len() - endpoints.len();

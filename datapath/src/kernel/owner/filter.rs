@@ -44,7 +44,7 @@ impl Owner {
         if !self.guards {
             return;
         }
-        // Whoever changes them from here on is noticed.
+        // The listener is open before the tables are read, so no change is missed.
         self.listen_to_tables();
         if let Err(error) = self.guard.remember() {
             self.fault(Reason::Nftables, format!("the guard of the last run: {error}"));

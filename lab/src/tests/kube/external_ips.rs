@@ -8,7 +8,7 @@ use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::json;
 
-use super::{Test, Verdict, cluster, crds};
+use super::{TENANT, Test, Verdict, cluster, crds};
 use crate::kube::Cluster;
 use crate::shell::{Seen, wait_for};
 use crate::tests::{Context as Lab, passed};
@@ -113,15 +113,6 @@ fn external_ips(context: &Lab) -> Result<Verdict> {
         passed(format!("{} Services", ADDRESSES.len()))
     })
 }
-
-const TENANT: &str = "
-{apiVersion: v1, kind: ServiceAccount, metadata: {name: tenant, namespace: default}}
----
-{apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {name: tenant, namespace: default}, rules: [{apiGroups: ['*'], resources: ['*'], verbs: ['*']}]}
----
-{apiVersion: rbac.authorization.k8s.io/v1, kind: RoleBinding, metadata: {name: tenant, namespace: default},
- roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: tenant}, subjects: [{kind: ServiceAccount, name: tenant, namespace: default}]}
-";
 
 /// kube-proxy also takes the addresses in the status of a Service: only who controls the load balancers
 /// of the cluster writes those of a ServicePool.

@@ -46,6 +46,16 @@ use super::{Context, Test, Verdict};
 use crate::kube::Cluster;
 use crate::kube::assets::Assets;
 
+/// A ServiceAccount `tenant` with all rights in the Namespace `default`.
+const TENANT: &str = "
+{apiVersion: v1, kind: ServiceAccount, metadata: {name: tenant, namespace: default}}
+---
+{apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {name: tenant, namespace: default}, rules: [{apiGroups: ['*'], resources: ['*'], verbs: ['*']}]}
+---
+{apiVersion: rbac.authorization.k8s.io/v1, kind: RoleBinding, metadata: {name: tenant, namespace: default},
+ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: tenant}, subjects: [{kind: ServiceAccount, name: tenant, namespace: default}]}
+";
+
 pub(super) const TESTS: &[&[Test]] = &[
     agent::TESTS,
     api_server::TESTS,

@@ -14,7 +14,7 @@ use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use super::{Test, Verdict, cluster, crds};
+use super::{TENANT, Test, Verdict, cluster, crds};
 use crate::kube::Cluster;
 use crate::kube::rights::{Accounts, Rack, agent_on};
 use crate::shell::{Seen, wait_for};
@@ -598,16 +598,6 @@ fn forbidden() -> Vec<(Write, &'static str)> {
         (write("change another's event", "Event", "of-b", How::Merge, series()), "events about its own Node"),
     ]
 }
-
-/// A tenant with all rights in its Namespace, who writes about IPInstances there.
-const TENANT: &str = "
-{apiVersion: v1, kind: ServiceAccount, metadata: {name: tenant, namespace: default}}
----
-{apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {name: tenant, namespace: default}, rules: [{apiGroups: ['*'], resources: ['*'], verbs: ['*']}]}
----
-{apiVersion: rbac.authorization.k8s.io/v1, kind: RoleBinding, metadata: {name: tenant, namespace: default},
- roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: tenant}, subjects: [{kind: ServiceAccount, name: tenant, namespace: default}]}
-";
 
 /// The right that hybridnet's controller has, too.
 const OPERATOR: &str = "
