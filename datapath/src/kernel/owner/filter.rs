@@ -103,13 +103,13 @@ impl Owner {
         if std::mem::replace(&mut self.translates, true) {
             return;
         }
-        if self.planned {
-            let applied = self.guard.apply(&self.guard_plan(&self.plan), self.pods.values(), self.populated);
-            self.note_guard(applied, false);
-        }
         match self.nat.apply(nat::render(&self.plan, true).as_deref()) {
             Ok(changed) => self.changed += usize::from(changed),
             Err(error) => self.fault(Reason::Nftables, error),
+        }
+        if self.planned {
+            let applied = self.guard.apply(&self.guard_plan(&self.plan), self.pods.values(), self.populated);
+            self.note_guard(applied, false);
         }
     }
 
