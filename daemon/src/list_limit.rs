@@ -11,7 +11,8 @@
 //! ```
 //!
 //! The caller gets the page with its `continue` token and notices nothing: a page may have fewer
-//! objects than its limit. All other answers, and a page of a single object, have at most
+//! objects than its limit. A caller that reads a list object by object says so ([`InPieces`]), and
+//! bounds the objects itself. All other answers, and a page of a single object, have at most
 //! [`Bounds::answer`] octets. An event of a watch has at most [`Bounds::event`].
 
 use std::collections::HashMap;
@@ -44,6 +45,10 @@ pub struct Bounds {
 
 /// The bounds of agent and controller. The API server stores no object above about 3 MiB.
 pub const BOUNDS: Bounds = Bounds { page: 8 << 20, answer: 64 << 20, event: 16 << 20 };
+
+/// An extension of a request: the caller never has the whole answer in memory.
+#[derive(Clone, Copy, Debug)]
+pub struct InPieces;
 
 /// An answer exceeds its bound.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -109,6 +114,19 @@ where
                 Either::Right(BoundedEvents { body, path, bound: bounds.event, octets: 0, is_over: false })
             };
             return Box::pin(async move { Ok(answer.await?.map(of)) });
+        }
+        if request.extensions().get::<InPieces>().is_some() {
+            let answer = inner.call(request);
+            return Box::pin(async move {
+                let (head, body) = answer.await?.into_parts();
+                if head.status.is_success() {
+                    let body = BoundedEvents { body, path, bound: usize::MAX, octets: 0, is_over: false };
+                    return Ok(Response::from_parts(head, Either::Right(body)));
+                }
+                let body = read(body, bounds.answer).await?;
+                let body = body.ok_or_else(|| too_large(path, "it", bounds.answer))?;
+                Ok(Response::from_parts(head, Either::Left(Full::new(body))))
+            });
         }
         let requested = parameter(request.uri(), "limit").and_then(|limit| limit.parse().ok());
         let Some(requested) = requested.filter(|limit: &u32| *limit > 1) else {

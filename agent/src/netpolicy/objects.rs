@@ -8,10 +8,9 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use kube::core::ObjectMeta;
 use serde::Deserialize;
-use trunkline_api::kube::{ClusterNetworkPolicyObject, NetworkPolicyObject};
+use trunkline_api::kube::{ClusterNetworkPolicyObject, NetworkPolicyObject, used_metadata};
 use trunkline_api::names::{POLICY_MODE_AUDIT, annotation, label};
 use trunkline_api::network_policy::Read;
-use trunkline_api::resources::IPInstance;
 use trunkline_api::service::Protocol;
 use trunkline_api::{kube_resource, null_default};
 use trunkline_daemon::versions::number as number_of_version;
@@ -27,6 +26,7 @@ const MOST_PORTS: usize = 64;
 /// The used parts of a pod.
 #[derive(Clone, Debug, Deserialize)]
 pub struct PodManifest {
+    #[serde(deserialize_with = "used_metadata")]
     metadata: ObjectMeta,
     #[serde(default, deserialize_with = "null_default")]
     spec: PodSpec,
@@ -71,6 +71,42 @@ struct ContainerPort {
 struct PodStatus {
     #[serde(deserialize_with = "null_default")]
     phase: String,
+}
+
+/// The used parts of an IPInstance.
+#[derive(Clone, Debug, Deserialize)]
+pub struct InstanceManifest {
+    #[serde(deserialize_with = "used_metadata")]
+    metadata: ObjectMeta,
+    #[serde(default, deserialize_with = "null_default")]
+    spec: InstanceSpec,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct InstanceSpec {
+    #[serde(deserialize_with = "null_default")]
+    address: InstanceAddress,
+    #[serde(deserialize_with = "null_default")]
+    binding: InstanceBinding,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct InstanceAddress {
+    #[serde(deserialize_with = "null_default")]
+    ip: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct InstanceBinding {
+    #[serde(deserialize_with = "null_default")]
+    node_name: String,
+    #[serde(deserialize_with = "null_default")]
+    pod_name: String,
+    #[serde(rename = "podUID", deserialize_with = "null_default")]
+    pod_uid: String,
 }
 
 /// A row, and the registration of keys up to which it has labels.
@@ -132,21 +168,21 @@ fn named_ports<'a>(all: impl Iterator<Item = &'a ContainerPort>) -> Vec<NamedPor
 impl AddressInput {
     /// The holder of an IPInstance, also during its deletion. During a live migration the binding has
     /// the source's pod, and the labels have the target's. None: the address cannot be read.
-    pub fn read(instance: &IPInstance) -> Option<AddressInput> {
-        let (meta, spec) = (&instance.metadata, &instance.spec);
+    pub fn read(InstanceManifest { metadata, spec }: InstanceManifest) -> Option<AddressInput> {
+        let labels = metadata.labels.unwrap_or_default();
         let or_label = |field: &str, name: &str| -> Arc<str> {
-            let label = || meta.labels.get(name).map(String::as_str).unwrap_or_default();
+            let label = || labels.get(name).map(String::as_str).unwrap_or_default();
             if field.is_empty() { label() } else { field }.into()
         };
-        let text = &spec.address.ip;
+        let (text, binding) = (&spec.address.ip, &spec.binding);
         let address = text.parse::<IpNet>().map(|prefix| prefix.addr()).or_else(|_| text.parse());
-        let uid = or_label(&spec.binding.pod_uid, label::POD_UID);
+        let uid = or_label(&binding.pod_uid, label::POD_UID);
         let holder = (!uid.is_empty()).then(|| Holder {
-            pod: or_label(&spec.binding.pod_name, label::POD),
+            pod: or_label(&binding.pod_name, label::POD),
             uid,
-            node: or_label(&spec.binding.node_name, label::NODE),
+            node: or_label(&binding.node_name, label::NODE),
         });
-        let namespace = meta.namespace.as_deref().unwrap_or_default().into();
+        let namespace = metadata.namespace.unwrap_or_default().into();
         Some(AddressInput { namespace, address: address.ok()?, holder })
     }
 }
@@ -174,6 +210,7 @@ impl ContainerPort {
 /// The used part of a Namespace.
 #[derive(Clone, Debug, Deserialize)]
 pub struct NamespaceManifest {
+    #[serde(deserialize_with = "used_metadata")]
     metadata: ObjectMeta,
 }
 
@@ -222,6 +259,14 @@ impl<T> PolicyObject<T> {
     }
 }
 
+kube_resource!(
+    InstanceManifest,
+    NamespaceResourceScope,
+    "networking.alibaba.com",
+    "v1",
+    "IPInstance",
+    "ipinstances"
+);
 kube_resource!(PodManifest, NamespaceResourceScope, "", "v1", "Pod", "pods");
 kube_resource!(NamespaceManifest, ClusterResourceScope, "", "v1", "Namespace", "namespaces");
 
@@ -363,7 +408,7 @@ mod tests {
                 },
             });
             json_patch(&mut object, changes);
-            AddressInput::read(&serde_json::from_value(object).unwrap())
+            AddressInput::read(serde_json::from_value(object).unwrap())
         };
         let holder = |pod: &str, uid: &str, node: &str| {
             Some(Holder { pod: pod.into(), uid: uid.into(), node: node.into() })

@@ -23,6 +23,7 @@
 
 mod crd;
 mod lenient;
+mod metadata;
 mod network_policy;
 mod node;
 mod object;
@@ -32,6 +33,7 @@ mod rules;
 
 pub use crd::{crds, manifests};
 pub use lenient::{Lenient, Unreadable};
+pub use metadata::used_metadata;
 pub use network_policy::{ClusterNetworkPolicyObject, NetworkPolicyObject};
 pub use node::node_addresses;
 pub use object::{Kind, NoStatus, Object};

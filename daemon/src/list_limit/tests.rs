@@ -215,3 +215,18 @@ async fn an_event_above_its_bound_ends_the_watch() {
     assert_eq!(events(&[10, 40 << 10, 10]).await.first(), Some(&true));
     assert!(events(&[10, 40 << 10, 10]).await.contains(&false));
 }
+
+#[tokio::test]
+async fn a_caller_that_reads_in_pieces_gets_an_answer_of_any_size() {
+    let server = Server::new(&[1 << 10; 100]);
+    let ask = |in_pieces: bool| {
+        let mut request = Request::get("/api/v1/configmaps").body(Vec::new()).unwrap();
+        if in_pieces {
+            request.extensions_mut().insert(InPieces);
+        }
+        let client = server.client(SMALL);
+        async move { client.request_text(request).await }
+    };
+    assert!(ask(false).await.is_err());
+    assert_eq!(ask(true).await.unwrap().matches("ConfigMap\"").count(), 100);
+}

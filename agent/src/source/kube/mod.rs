@@ -41,7 +41,8 @@
 //! node's own IPInstances (two watches, the second for live migrations), and of each Secret. The watches of networks and subnets include their
 //! statuses, which the controller rarely writes. Each node also watches all Services of type
 //! LoadBalancer and all EndpointSlices, as every kube-proxy does. It watches all network policies,
-//! and all Namespaces and pods while there is a policy. When sessions change, there is an apply of the
+//! and all Namespaces, pods and IPInstances while there is a policy. At a start, the lists of pods and
+//! IPInstances come from the API server's cache. When sessions change, there is an apply of the
 //! NodeInfo's status, and when advertised service addresses change, of the NodeServices' status.
 
 mod alone;
@@ -56,6 +57,7 @@ pub mod departures;
 pub mod health;
 pub mod instances;
 pub mod l2;
+mod list;
 mod node;
 pub mod node_services;
 pub mod policies;

@@ -28,18 +28,17 @@ use kube::Api;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
-use trunkline_api::kube::{ClusterNetworkPolicyObject, Lenient, NetworkPolicyObject};
-use trunkline_api::resources::{IPInstance, IPInstanceSpec};
+use trunkline_api::kube::{ClusterNetworkPolicyObject, NetworkPolicyObject};
 
 use super::cluster::Cluster;
-use super::watch::{Change, Rows, Selector, Source, Versioned, run};
+use super::watch::{Cached, Change, Rows, Selector, Source, Versioned, run};
 use crate::netpolicy::feed::{
     AddressInput, CLUSTER_POLICIES, POLICIES, PodInput, PolicyInput, PolicyObject, Wanted,
 };
 use crate::netpolicy::inbox::PolicyInputs;
 use crate::netpolicy::input::{self, ClusterPolicy, Namespace, NetworkPolicy};
 use crate::netpolicy::keys::{LabelKeys, Labelled};
-use crate::netpolicy::objects::{Kept, NamespaceManifest, PodManifest};
+use crate::netpolicy::objects::{InstanceManifest, Kept, NamespaceManifest, PodManifest};
 use crate::netpolicy::pace::Pace;
 use listing::{Listed, Listing};
 use relist::ListedKeys;
@@ -273,7 +272,7 @@ impl PolicyWatches {
         self.cluster.health().started(PODS);
         let selector = Selector { fields: Some(WITH_NODE.to_owned()), labels: None };
         let keys = self.keys.clone();
-        let source = Listed { source: self.pods(), listing: listing.clone() };
+        let source = Listed { source: Cached(self.pods()), listing: listing.clone() };
         self.watch(PODS, PODS, source, selector, move |change| {
             let identity = |row: &PodInput| (row.pod.key.clone(), row.uid.clone());
             let (converted, change) = kept(change, Labelled::Pods, &keys, identity);
@@ -291,11 +290,11 @@ impl PolicyWatches {
     }
 
     fn watch_addresses(&self) -> JoinHandle<()> {
-        let instances: Api<Lenient<IPInstanceSpec>> = Api::all(self.cluster.connection().client.clone());
+        let instances: Api<InstanceManifest> = Api::all(self.cluster.connection().client.clone());
         self.cluster.health().started(ADDRESSES);
-        let rows = Rows { api: instances, page: PAGE, by_page: false, convert: address };
+        let rows = Rows { api: instances, page: PAGE, by_page: false, convert: AddressInput::read };
         // An IPInstance that cannot be read changes nothing.
-        self.watch(ADDRESSES, "ipinstances", unobserved(rows), Selector::default(), |change| {
+        self.watch(ADDRESSES, "ipinstances", unobserved(Cached(rows)), Selector::default(), |change| {
             let key = |row: AddressInput| (row.address, row.namespace);
             let change = match change {
                 Observed::Listed(all) => {
@@ -345,11 +344,6 @@ impl PolicyWatches {
         let health = self.cluster.health().clone();
         tokio::spawn(run(source, selector, name.to_owned(), health, report))
     }
-}
-
-/// The holder of an address. None: the address cannot be read.
-fn address(object: Lenient<IPInstanceSpec>) -> Option<AddressInput> {
-    AddressInput::read(&IPInstance::from(object.0.ok()?))
 }
 
 /// A change of a watch that does not fail.

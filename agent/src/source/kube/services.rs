@@ -17,9 +17,10 @@ use std::sync::Arc;
 
 use kube::Api;
 use kube::core::ObjectMeta;
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
+use trunkline_api::kube::used_metadata;
 use trunkline_api::names::label;
 use trunkline_api::{kept, kube_resource, null_default};
 
@@ -410,21 +411,6 @@ struct Namespace {
 }
 
 // ---- fields
-
-/// Reads the used parts of an object's metadata. `managedFields` alone would need more memory than
-/// everything else of a page: each of its entries is a tree.
-fn used_metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Used {
-        name: Option<String>,
-        namespace: Option<String>,
-        labels: Option<BTreeMap<String, String>>,
-        resource_version: Option<String>,
-    }
-    let Used { name, namespace, labels, resource_version } = Used::deserialize(deserializer)?;
-    Ok(ObjectMeta { name, namespace, labels, resource_version, ..ObjectMeta::default() })
-}
 
 fn addresses(texts: &[String]) -> Vec<IpAddr> {
     texts.iter().filter_map(|text| text.parse().ok()).collect()

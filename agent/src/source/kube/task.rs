@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, Secret};
 use kube::core::ClusterResourceScope;
-use kube::{Api, ResourceExt};
+use kube::{Api, Client, ResourceExt};
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
@@ -44,7 +44,7 @@ use super::node::ObservedNode;
 use super::remote;
 use super::sandboxes::{Origin, attached, has_device};
 use super::servers::{self, SERVERS, Servers, ServersChange};
-use super::watch::{Change, FullObjects, Metadata, Selector, Source, run};
+use super::watch::{Cached, Change, FullObjects, Metadata, Rows, Selector, Source, Versioned, run};
 use crate::fault_log::FaultLog;
 use crate::ipam::{Counts, Ipam, Phase};
 use crate::metrics::Metrics;
@@ -59,6 +59,8 @@ const SETTLE: Duration = Duration::from_millis(50);
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Capacity of the queue of changes from the watches. The watches wait when it is full.
 const NEWS: usize = 256;
+/// Objects in a page of a list, if no cache of the API server answers it.
+const PAGE: u32 = 500;
 
 const NETWORKS: &str = "networks";
 const SUBNETS: &str = "subnets";
@@ -86,7 +88,7 @@ enum ObjectChange {
     Nodes(Change<Lenient<NodeInfoSpec>>),
     Node(Change<ObservedNode>),
     Addresses(Change<Vec<IpAddr>>),
-    Overlay(Change<Lenient<IPInstanceSpec>>),
+    Overlay(Change<Versioned<OverlayRow>>),
     Pools(Change<Lenient<ServicePoolSpec>>),
     Advertisements(Change<Lenient<ServiceAdvertisementSpec>>),
     Anycast(Change<Lenient<AnycastAddressSpec>>),
@@ -345,7 +347,7 @@ impl Task {
         let health = self.start.cluster.health().clone();
         let selector = Selector::label(label::NODE, &node);
         health.started(INSTANCES);
-        let instances = FullObjects(Api::all(client.clone()));
+        let instances = Cached(FullObjects(Api::all(client.clone())));
         tokio::spawn(run(instances, selector, INSTANCES.to_owned(), health.clone(), report));
         let (cluster, changes) = (self.start.cluster.clone(), self.changes.clone());
         let report = move |change| {
@@ -361,7 +363,8 @@ impl Task {
         };
         let selector = Selector::label(label::MIGRATION_SOURCE, &node);
         health.started(DEPARTURES);
-        tokio::spawn(run(FullObjects(Api::all(client)), selector, DEPARTURES.to_owned(), health, report));
+        let departures = Cached(FullObjects(Api::all(client)));
+        tokio::spawn(run(departures, selector, DEPARTURES.to_owned(), health, report));
     }
 
     /// Reports the nodes of this node's VLAN Network for the election of holders of service
@@ -647,7 +650,7 @@ impl Task {
                     ObjectChange::Nodes,
                 );
                 let selector = Selector::label(label::NETWORK, &network);
-                self.watch(OVERLAY, FullObjects(Api::all(client.clone())), selector, ObjectChange::Overlay);
+                self.watch(OVERLAY, Cached(overlay_rows(client.clone())), selector, ObjectChange::Overlay);
                 self.start.cluster.health().started_optional(remote::VTEPS);
                 self.watch(
                     remote::VTEPS,
@@ -967,35 +970,40 @@ fn take_instances(cluster: &Cluster, change: Change<Lenient<IPInstanceSpec>>) ->
     }
 }
 
+/// An IPInstance of the overlay: its namespace and name, its address and its node. None: it is deleted, or
+/// cannot be read.
+type OverlayRow = ((String, String), Option<(IpAddr, String)>);
+
+/// The IPInstances of the overlay.
+fn overlay_rows(client: Client) -> impl Source<Object = Versioned<OverlayRow>> {
+    let convert = |object: Lenient<IPInstanceSpec>| {
+        let name = (object.namespace().unwrap_or_default(), object.name_any());
+        (name, object.0.ok().and_then(|object| placed(&IPInstance::from(object))))
+    };
+    Rows { api: Api::all(client), page: PAGE, by_page: false, convert }
+}
+
 /// Applies a change of the overlay's IPInstances. Returns whether a pod of another node was added,
 /// removed or moved.
 fn take_overlay(
-    change: Change<Lenient<IPInstanceSpec>>,
+    change: Change<Versioned<OverlayRow>>,
     known: &mut BTreeMap<(String, String), (IpAddr, String)>,
     own: &str,
 ) -> bool {
-    let read = |object: Lenient<IPInstanceSpec>| {
-        let name = (object.namespace().unwrap_or_default(), object.name_any());
-        let place = object.0.ok().and_then(|object| placed(&IPInstance::from(object)));
-        (name, place.filter(|(_, node)| node != own))
-    };
-    let set = |known: &mut BTreeMap<_, _>, (name, place): (_, Option<_>)| match place {
-        Some(place) => known.insert(name, Clone::clone(&place)) != Some(place),
-        None => known.remove(&name).is_some(),
+    let set = |known: &mut BTreeMap<_, _>, (name, place): OverlayRow| match place {
+        Some(place) if place.1 != own => known.insert(name, place.clone()) != Some(place),
+        _ => known.remove(&name).is_some(),
     };
     match change {
-        Change::Listed(objects) => {
+        Change::Listed(rows) => {
             known.clear();
-            for object in objects {
-                set(known, read(object));
+            for one in rows {
+                set(known, one.row);
             }
             true
         }
-        Change::Applied(object) => set(known, read(object)),
-        Change::Deleted(object) => {
-            let (name, _) = read(object);
-            known.remove(&name).is_some()
-        }
+        Change::Applied(one) => set(known, one.row),
+        Change::Deleted(one) => known.remove(&one.row.0).is_some(),
         Change::Page { .. } | Change::Failing(_) => false,
     }
 }

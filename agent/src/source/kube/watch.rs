@@ -7,7 +7,9 @@
 //! client:
 //!
 //! - **List** in pages. The end of the list is passed on ([`Change::Listed`]), so the receiver
-//!   notices objects that were deleted during a gap.
+//!   notices objects that were deleted during a gap. Kinds with an object for each pod are listed
+//!   whole from the API server's cache ([`Cached`]): the API server reads pages from etcd, and decodes
+//!   all objects of the kind for a list of those with a label.
 //! - **Watch** from the list's version, with bookmarks. The server ends a watch after some minutes,
 //!   and the next watch continues from the same version.
 //! - **A gap** (410, or a version that the server does not know) is closed by a new list. After an
@@ -24,20 +26,23 @@
 //!   on each page ([`Change::Page`]). So a list of 20,000 objects never holds all of them at once.
 
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
-use futures_util::{Stream, StreamExt};
+use futures_util::{AsyncBufReadExt, Stream, StreamExt};
 use kube::Resource;
 use kube::api::{Api, ListParams, WatchEvent, WatchParams};
-use kube::core::{ObjectList, PartialObjectMeta};
+use kube::core::params::VersionMatch;
+use kube::core::{ObjectList, PartialObjectMeta, Request};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 use trunkline_daemon::errors::chain;
+use trunkline_daemon::list_limit::InPieces;
 use trunkline_daemon::versions::{is_behind, number};
 
 use super::health::Health;
+use super::list::Splitter;
 use super::request::{RequestError, within};
 
 /// Objects in a page of a list, unless the source needs smaller pages.
@@ -50,8 +55,12 @@ const MAX_DELAY: Duration = Duration::from_secs(15);
 const LIFE: (u32, u32) = (240, 290);
 /// A connection without any event for this time is dead.
 pub(super) const SILENCE: Duration = Duration::from_secs(150);
-/// Time limit of a list and of the answer to a watch.
+/// Time limit of a page and of the answer to a watch.
 const ANSWER: Duration = Duration::from_secs(30);
+/// Time limit of a whole list, as in the API server (`--request-timeout`).
+const WHOLE_ANSWER: Duration = Duration::from_secs(60);
+/// The version of a list that the API server's cache may answer.
+const ANY_VERSION: &str = "0";
 /// After this number of refusals for one version, the server does not know the version.
 const REFUSALS: u32 = 3;
 
@@ -123,6 +132,11 @@ pub trait Source: Send + Sync + 'static {
         false
     }
 
+    /// Whether a list has all objects in one answer from the API server's cache.
+    fn lists_from_cache(&self) -> bool {
+        false
+    }
+
     /// A list of all objects begins, or begins again. Its end is [`Change::Listed`].
     fn begins_list(&self) {}
 
@@ -152,7 +166,11 @@ pub struct FullObjects<K>(pub Api<K>);
 /// Only the objects' metadata.
 pub struct Metadata<K>(pub Api<K>);
 
-/// Rows: the used parts of each object. Each page is converted as soon as it arrives.
+/// A source with an object for each pod: it lists from the API server's cache, as the controllers of
+/// Kubernetes do. The cache is as new as the events that a watch receives.
+pub struct Cached<S>(pub S);
+
+/// Rows: the used parts of each object. Each object is converted as soon as it arrives.
 pub struct Rows<K, F> {
     /// The objects.
     pub api: Api<K>,
@@ -214,6 +232,38 @@ where
     }
 }
 
+impl<S: Source> Source for Cached<S> {
+    type Object = S::Object;
+
+    fn page(&self) -> u32 {
+        self.0.page()
+    }
+
+    fn reports_pages(&self) -> bool {
+        self.0.reports_pages()
+    }
+
+    fn lists_from_cache(&self) -> bool {
+        true
+    }
+
+    fn begins_list(&self) {
+        self.0.begins_list();
+    }
+
+    fn version(&self, object: &S::Object) -> Option<String> {
+        self.0.version(object)
+    }
+
+    async fn list(&self, params: &ListParams) -> kube::Result<ObjectList<S::Object>> {
+        self.0.list(params).await
+    }
+
+    async fn watch(&self, params: &WatchParams, version: &str) -> kube::Result<Changes<S::Object>> {
+        self.0.watch(params, version).await
+    }
+}
+
 #[cfg(test)]
 impl<R> Versioned<R> {
     /// A row of a changed object.
@@ -243,10 +293,32 @@ where
     }
 
     async fn list(&self, params: &ListParams) -> kube::Result<ObjectList<Versioned<R>>> {
-        let ObjectList { types, metadata, items } = self.api.list(params).await?;
-        // The list has a version of its own.
-        let row = |object| Versioned { version: None, row: (self.convert)(object) };
-        Ok(ObjectList { types, metadata, items: items.into_iter().map(row).collect() })
+        let request = Request::new(self.api.resource_url()).list(params);
+        let mut request = request.map_err(kube::Error::BuildRequest)?;
+        // Pages are bounded by their octets, whole lists by the octets of an object.
+        if params.limit.is_none() {
+            request.extensions_mut().insert(InPieces);
+        }
+        let mut answer = pin!(self.api.clone().into_client().request_stream(request).await?);
+        let (mut splitter, mut items) = (Splitter::default(), Vec::new());
+        loop {
+            let piece = answer.fill_buf().await.map_err(kube::Error::ReadEvents)?;
+            if piece.is_empty() {
+                break;
+            }
+            let length = piece.len();
+            let taken = splitter.push(piece, |object| -> std::io::Result<()> {
+                // The list has a version of its own.
+                let row = (self.convert)(serde_json::from_slice(object)?);
+                items.push(Versioned { version: None, row });
+                Ok(())
+            });
+            taken.map_err(kube::Error::ReadEvents)?;
+            answer.consume_unpin(length);
+        }
+        let frame = serde_json::from_slice::<ObjectList<serde_json::Value>>(splitter.frame());
+        let ObjectList { types, metadata, .. } = frame.map_err(kube::Error::SerdeError)?;
+        Ok(ObjectList { types, metadata, items })
     }
 
     async fn watch(&self, params: &WatchParams, version: &str) -> kube::Result<Changes<Versioned<R>>> {
@@ -335,9 +407,13 @@ pub async fn run<S, F>(
     let mut delays = Delays(None);
     // Whether the server does not have the kind, and the receiver knows it.
     let mut absent = false;
+    let mut version = String::new();
     'list: loop {
-        let (objects, mut version) = match list(&source, &selector, &mut report).await {
-            Ok(Some(listed)) => listed,
+        let objects = match list(&source, &selector, &version, &mut report).await {
+            Ok(Some((objects, of_list))) => {
+                version = of_list;
+                objects
+            }
             Ok(None) => return,
             Err(error) if error.code() == Some(NOT_FOUND) && health.is_optional(name) => {
                 if health.listed(name) {
@@ -485,10 +561,11 @@ async fn current_version<S: Source>(source: &S, selector: &Selector) -> Result<O
 }
 
 /// Lists all objects. Returns those that were not reported in pages, and the list's version. None if
-/// no receiver exists.
+/// no receiver exists. `seen`: the version of the watch so far.
 async fn list<S, F>(
     source: &S,
     selector: &Selector,
+    seen: &str,
     report: &mut impl FnMut(Change<S::Object>) -> F,
 ) -> Result<Option<(Vec<S::Object>, String)>, RequestError>
 where
@@ -496,13 +573,28 @@ where
     F: Future<Output = bool>,
 {
     source.begins_list();
-    let mut objects = Vec::new();
     let mut params = ListParams {
         label_selector: selector.labels.clone(),
         field_selector: selector.fields.clone(),
-        limit: Some(source.page()),
         ..ListParams::default()
     };
+    if source.lists_from_cache() {
+        let params = params.clone().at(ANY_VERSION).matching(VersionMatch::NotOlderThan);
+        match within(WHOLE_ANSWER, source.list(&params)).await {
+            Ok(all) => {
+                let version = all.metadata.resource_version.unwrap_or_default();
+                // Another API server can be older than the watch, also after etcd was restored.
+                if !is_behind(Some(&version), number(Some(seen))) {
+                    return Ok(Some((all.items, version)));
+                }
+                tracing::debug!(seen, version, "the API server's cache is too old for a list");
+            }
+            // The cache is not ready, or the list is too large.
+            Err(error) => tracing::debug!(error = chain(&error), "no list from the API server's cache"),
+        }
+    }
+    let mut objects = Vec::new();
+    params.limit = Some(source.page());
     loop {
         let page = within(ANSWER, source.list(&params)).await?;
         if source.reports_pages() {

@@ -4,7 +4,11 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use futures_util::stream;
+use http_body_util::StreamBody;
+use hyper::body::{Bytes, Frame};
+use hyper::{Request, Response};
 use k8s_openapi::api::core::v1::ConfigMap;
+use kube::Client;
 use kube::core::response::Status;
 use kube::core::watch::{Bookmark, BookmarkMeta};
 use kube::core::{ListMeta, TypeMeta};
@@ -77,7 +81,11 @@ impl Source for Arc<Server> {
             metadata,
             items: names.iter().map(|name| object(name, "1")).collect(),
         };
-        match self.next(format!("list {}", params.continue_token.clone().unwrap_or_default())) {
+        let requested = match params.resource_version.as_deref() {
+            Some(version) => format!("list from {version}, limit {:?}", params.limit),
+            None => format!("list {}", params.continue_token.clone().unwrap_or_default()),
+        };
+        match self.next(requested) {
             Some(Answer::List(names, version)) => Ok(page(
                 names,
                 ListMeta { resource_version: Some(version.to_owned()), ..ListMeta::default() },
@@ -114,10 +122,10 @@ struct Bed {
 }
 
 fn start(answers: Vec<Answer>) -> Bed {
-    start_source(answers, false)
+    start_source(answers, false, false)
 }
 
-fn start_source(answers: Vec<Answer>, reports_pages: bool) -> Bed {
+fn start_source(answers: Vec<Answer>, reports_pages: bool, from_cache: bool) -> Bed {
     let (request_sender, requested) = mpsc::unbounded_channel();
     let (sender, reported) = mpsc::unbounded_channel();
     let answers = Mutex::new(answers.into());
@@ -140,7 +148,11 @@ fn start_source(answers: Vec<Answer>, reports_pages: bool) -> Bed {
         };
         std::future::ready(sender.send(words).is_ok())
     };
-    tokio::spawn(run(server, Selector::default(), "test".to_owned(), health.clone(), report));
+    let (selector, name) = (Selector::default(), "test".to_owned());
+    match from_cache {
+        true => tokio::spawn(run(Cached(server), selector, name, health.clone(), report)),
+        false => tokio::spawn(run(server, selector, name, health.clone(), report)),
+    };
     Bed { reported, requested, health }
 }
 
@@ -185,10 +197,79 @@ async fn pages_are_reported_and_a_new_attempt_begins_anew() {
         Answer::List(&["b"], "7"),
         Answer::Watch(vec![Ok(WatchEvent::Added(object("c", "8")))], End::Silent),
     ];
-    let mut bed = start_source(answers, true);
+    let mut bed = start_source(answers, true, false);
     let expected = ["first page a", "failing no (500)", "first page a", "page b", "listed ", "applied c"];
     bed.reported(&expected).await;
     bed.requested(&["list ", "list more", "list ", "list more", "watch 7"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_from_the_cache_is_whole_and_not_older_than_the_watch() {
+    let gone = || Ok(WatchEvent::Error(Box::new(Status { code: 410, ..Status::default() })));
+    let answers = vec![
+        Answer::List(&["a"], "7"),
+        Answer::Watch(vec![bookmark("9"), gone()], End::Silent),
+        // Another API server, of which the cache is older.
+        Answer::List(&["old"], "8"),
+        Answer::Page(&["b"]),
+        Answer::List(&["c"], "10"),
+        Answer::Watch(vec![gone()], End::Silent),
+        // The cache is not ready.
+        Answer::Refuse(429),
+        Answer::List(&["d"], "11"),
+        Answer::Watch(Vec::new(), End::Silent),
+    ];
+    let mut bed = start_source(answers, false, true);
+    bed.reported(&["listed a", "listed b c", "listed d"]).await;
+    let cached = "list from 0, limit None";
+    bed.requested(&[
+        cached,
+        "watch 7",
+        cached,
+        "list ",
+        "list more",
+        "watch 10",
+        cached,
+        "list ",
+        "watch 11",
+    ])
+    .await;
+    tokio::task::yield_now().await;
+    assert!(bed.health.is_live("test"));
+}
+
+/// An answer in pieces that are no whole objects.
+fn in_pieces(list: &str) -> Client {
+    let pieces: Vec<_> = list.as_bytes().chunks(7).map(Bytes::copy_from_slice).collect();
+    let answer = move |_: Request<kube::client::Body>| {
+        let frames =
+            pieces.clone().into_iter().map(|piece| Ok::<_, std::convert::Infallible>(Frame::data(piece)));
+        let body = StreamBody::new(stream::iter(frames));
+        std::future::ready(Ok::<_, kube::Error>(Response::new(body)))
+    };
+    Client::new(tower::service_fn(answer), "default")
+}
+
+#[tokio::test]
+async fn rows_are_made_of_an_answer_in_pieces() {
+    let rows = |list: &str| Rows {
+        api: Api::<ConfigMap>::all(in_pieces(list)),
+        page: PAGE,
+        by_page: false,
+        convert: |object: ConfigMap| object.metadata.name,
+    };
+    let list = r#"{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"7","continue":"x"},
+        "items":[{"metadata":{"name":"a]"}},{"metadata":{"name":"b"}}]}"#;
+    let listed = rows(list).list(&ListParams::default()).await.unwrap();
+    let names: Vec<_> = listed.items.into_iter().filter_map(|one| one.row).collect();
+    assert_eq!(names, ["a]", "b"]);
+    assert_eq!(listed.metadata.resource_version.as_deref(), Some("7"));
+    assert_eq!(listed.metadata.continue_.as_deref(), Some("x"));
+    // A connection that ends early is no shorter list.
+    for cut in ["}", "]}", r#"{"metadata":{"name":"b"}}]}"#] {
+        let short = list.strip_suffix(cut).unwrap();
+        assert!(rows(short).list(&ListParams::default()).await.is_err(), "{short}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -51,6 +51,10 @@ impl<S: Source> Source for Listed<S> {
         self.source.reports_pages()
     }
 
+    fn lists_from_cache(&self) -> bool {
+        self.source.lists_from_cache()
+    }
+
     fn begins_list(&self) {
         self.listing.begin();
     }

@@ -19,7 +19,7 @@ use futures_util::FutureExt;
 use super::*;
 use crate::netpolicy::inbox::{self, PolicyInbox};
 
-/// An API server with two pages of pods. The second page of a list of all pods needs a permit.
+/// An API server with two pages of pods. A whole list of all pods, and its second page, need a permit.
 #[derive(Default)]
 struct Server {
     /// Lists of all pods that began.
@@ -31,7 +31,7 @@ struct Server {
 }
 
 impl Server {
-    /// A server that does not answer the second page yet.
+    /// A server that completes no list of all pods yet.
     fn new() -> Arc<Server> {
         Arc::new(Server { permits: Some(Semaphore::new(0)), ..Server::default() })
     }
@@ -71,6 +71,9 @@ impl Server {
             return Response::builder().status(StatusCode::BAD_REQUEST).body(body).unwrap();
         } else if query.contains("labelSelector=") {
             self.of_keys.fetch_add(1, Ordering::SeqCst);
+        } else if is_pods && query.contains("resourceVersion=0") {
+            self.lists.fetch_add(1, Ordering::SeqCst);
+            self.permits.as_ref().unwrap().acquire().await.unwrap().forget();
         } else if is_pods && query.contains("continue=") {
             self.permits.as_ref().unwrap().acquire().await.unwrap().forget();
         } else if is_pods {
