@@ -186,11 +186,11 @@ impl Document {
                 let message = "missing: write the Namespace of the pods".to_owned();
                 return Err(vec![self.refuse(header, "metadata.namespace", message)]);
             };
-            let Read { object, faults } =
+            let Read { object, faults, .. } =
                 read_network_policy(ObjectKey::new(namespace, &metadata.name), &spec);
             (Resource::NetworkPolicy(Box::new(object)), faults)
         } else {
-            let Read { object, faults } = read_cluster_policy(metadata.name.into(), &spec);
+            let Read { object, faults, .. } = read_cluster_policy(metadata.name.into(), &spec);
             (Resource::ClusterNetworkPolicy(Box::new(object)), faults)
         };
         if faults.is_empty() {

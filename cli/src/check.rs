@@ -44,9 +44,9 @@ pub fn check(config_path: &Path) -> anyhow::Result<()> {
                 snapshot.nodes.len(),
                 policies.network.len() + policies.cluster.len()
             );
-            for warning in
-                is_example(&config).into_iter().chain(warnings(&snapshot, &labels, &config.manifests))
-            {
+            let example = is_example(&config).into_iter();
+            let manifests = warnings(&snapshot, &labels, &config.manifests);
+            for warning in example.chain(manifests).chain(policies.above_bound()) {
                 println!("warning: {warning}");
             }
             Ok(())

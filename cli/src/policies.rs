@@ -97,7 +97,7 @@ pub(crate) fn fix(state: PolicyState) -> &'static str {
     match state {
         PolicyState::InForce => "no action is necessary",
         PolicyState::Loading => {
-            "check the API server and the rights of the agent's account: `trunkline status` names the watch that fails"
+            "`trunkline status` names the manifest that is refused, or the watch that fails: correct the manifest, or check the API server and the rights of the agent's account"
         }
         PolicyState::Retained => {
             "check the API server: the agent continues by itself, and changes of policies arrive then"

@@ -139,7 +139,7 @@ pub fn read(path: &Path, node: &str) -> Vec<PolicyInput> {
 
 fn inputs(contents: Contents) -> Vec<PolicyInput> {
     fn object<T>((policy, faults): (T, Vec<String>)) -> PolicyObject<T> {
-        PolicyObject { policy, faults, generation: 0, uid: Arc::from("") }
+        PolicyObject { policy, faults, above_bound: false, generation: 0, uid: Arc::from("") }
     }
     let namespace =
         |(name, labels, audit): (String, Labels, bool)| Namespace { name: name.into(), labels, audit };
@@ -236,7 +236,7 @@ mod tests {
         };
         let faults = vec!["spec.egress[0]".to_owned()];
         let world = PolicyWorld {
-            network: vec![PolicyObject { policy, faults, generation: 0, uid: "".into() }],
+            network: vec![PolicyObject { policy, faults, above_bound: false, generation: 0, uid: "".into() }],
             cluster: Vec::new(),
             namespaces: vec![Namespace {
                 name: "shop".into(),

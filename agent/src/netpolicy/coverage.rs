@@ -89,6 +89,11 @@ impl Coverage {
         }
     }
 
+    /// Whether rows can lack labels.
+    pub(super) fn has_keys(&self) -> bool {
+        self.keys.is_some()
+    }
+
     /// Takes a policy. Returns it if it can be in force at once. `has_rows`: there are rows that may
     /// lack its labels.
     pub(super) fn offer(&mut self, name: &PolicyRef, policy: AnyPolicy, has_rows: bool) -> Option<AnyPolicy> {

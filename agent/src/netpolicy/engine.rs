@@ -38,6 +38,8 @@ mod admit;
 pub(super) struct PolicyFacts {
     /// Entries that match nothing or that fail closed.
     pub(super) faults: Vec<String>,
+    /// Whether the policy is above a bound of the policies as written.
+    pub(super) above_bound: bool,
     /// The tier; none for a NetworkPolicy.
     pub(super) tier: Option<(Tier, u16)>,
 }
@@ -478,9 +480,18 @@ impl Engine {
         all.map(|(policy, refusal)| (policy.clone(), refusal.to_string())).collect()
     }
 
-    /// Number of policies that the budget or the kernel refuses.
-    pub(super) fn refused(&self) -> usize {
-        self.compiler.refusals().count()
+    /// Whether an API server sends the objects. Otherwise a folder has them.
+    pub(super) fn has_api_server(&self) -> bool {
+        self.coverage.has_keys()
+    }
+
+    /// Number of policies above a bound, or refused by the kernel: their pods are isolated. The marker of
+    /// a Namespace counts besides its policies.
+    pub(super) fn failed_closed(&self) -> usize {
+        let refused: BTreeSet<&PolicyRef> = self.compiler.refusals().map(|(policy, _)| policy).collect();
+        let above =
+            |(policy, facts): &(&PolicyRef, &PolicyFacts)| facts.above_bound && !refused.contains(policy);
+        self.policies.iter().filter(above).count() + refused.len() + self.stored.not_kept()
     }
 
     /// Number of policies with a fault, or refused. A marker counts besides its policies.
@@ -579,7 +590,13 @@ impl Engine {
     pub(super) fn world(&self) -> PolicyWorld {
         fn object<P: Clone>(policy: &P, facts: Option<&PolicyFacts>) -> PolicyObject<P> {
             let faults = facts.map(|facts| facts.faults.clone()).unwrap_or_default();
-            PolicyObject { policy: policy.clone(), faults, generation: 0, uid: Arc::from("") }
+            PolicyObject {
+                policy: policy.clone(),
+                faults,
+                above_bound: facts.is_some_and(|facts| facts.above_bound),
+                generation: 0,
+                uid: Arc::from(""),
+            }
         }
         let network = self.compiler.network_policies();
         let cluster = self.compiler.cluster_policies();

@@ -24,7 +24,7 @@ use super::world_tests::{self, NAMESPACES, NODES, for_each_seed};
 const HERE: &str = NODES[0];
 
 fn object<P>(policy: P) -> PolicyObject<P> {
-    PolicyObject { policy, faults: Vec::new(), generation: 1, uid: "u".into() }
+    PolicyObject { policy, faults: Vec::new(), above_bound: false, generation: 1, uid: "u".into() }
 }
 
 fn input(pod: Pod) -> PodInput {
@@ -190,7 +190,7 @@ fn policies_above_the_budget_of_a_namespace_are_stubs() {
     let text = "NetworkPolicy red/c: over the budget of its Namespace, or of all ClusterNetworkPolicies: \
                 45,000 entries, at most 40,000: use fewer policies, peers or ports, and apply this policy again";
     assert_eq!(faults(&engine), [text]);
-    assert_eq!(engine.faulty(), 1);
+    assert_eq!((engine.faulty(), engine.failed_closed()), (1, 1));
     engine.handle_input(PolicyInput::Network(Change::Deleted(ObjectKey::new("red", "a"))));
     engine.handle_input(PolicyInput::Network(Change::Applied(object(large("c")))));
     assert_eq!(faults(&engine), [""; 0]);
@@ -248,7 +248,7 @@ fn policies_that_do_not_fit_are_one_marker() {
     assert_eq!((engine.policies().len(), engine.faulty(), engine.table().links.len()), (2000, 0, 0));
     lists(&mut engine, policies_of_others(5000), vec![web(), other.clone()]);
     assert_eq!((engine.policies().len(), engine.compiler().network_policies().count()), (2001, 2001));
-    assert_eq!(engine.faulty(), 3001);
+    assert_eq!((engine.faulty(), engine.failed_closed()), (3001, 3001));
     let isolated = |engine: &mut Engine| -> Vec<(u32, bool, bool)> {
         let links = engine.table().links.into_iter();
         links.map(|(ifindex, link)| (ifindex, link.ingress.is_some(), link.egress.is_some())).collect()

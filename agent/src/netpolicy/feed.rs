@@ -79,6 +79,8 @@ pub struct PolicyObject<T> {
     pub policy: T,
     /// The entries that are not in force as written: field, value, and what to write.
     pub faults: Vec<String>,
+    /// Whether the policy is above its bound: its pods are isolated. False if the last run stored it.
+    pub above_bound: bool,
     /// `metadata.generation`; 0 in a manifest.
     pub generation: i64,
     /// `metadata.uid`; empty in a manifest.

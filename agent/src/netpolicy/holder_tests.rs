@@ -48,7 +48,7 @@ fn node(pod: &ObjectKey) -> Arc<str> {
 }
 
 fn object<P>(policy: P) -> PolicyObject<P> {
-    PolicyObject { policy, faults: Vec::new(), generation: 1, uid: "u".into() }
+    PolicyObject { policy, faults: Vec::new(), above_bound: false, generation: 1, uid: "u".into() }
 }
 
 fn address((address, (pod, uid)): (&IpAddr, &PodIdentity)) -> AddressInput {

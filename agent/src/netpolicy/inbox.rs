@@ -157,7 +157,13 @@ mod tests {
             ingress: vec![NetworkRule::default(); rules],
             egress: Vec::new(),
         };
-        let object = PolicyObject { policy, faults: Vec::new(), generation: 1, uid: Arc::from("u") };
+        let object = PolicyObject {
+            policy,
+            faults: Vec::new(),
+            above_bound: false,
+            generation: 1,
+            uid: Arc::from("u"),
+        };
         PolicyInput::Network(Change::Applied(object))
     }
 

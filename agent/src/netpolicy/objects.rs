@@ -252,6 +252,7 @@ impl<T> PolicyObject<T> {
     fn of(read: Read<T>, metadata: ObjectMeta) -> PolicyObject<T> {
         PolicyObject {
             faults: read.fault_texts(),
+            above_bound: read.above_bound,
             policy: read.object,
             generation: metadata.generation.unwrap_or_default(),
             uid: metadata.uid.unwrap_or_default().into(),

@@ -607,7 +607,9 @@ impl Task {
     fn missing(&self) -> String {
         let failing: Vec<String> =
             self.engine.failing().iter().map(|(what, error)| format!("{what}: {error}")).collect();
-        if failing.is_empty() {
+        if failing.is_empty() && !self.engine.has_api_server() {
+            "the manifests are not read yet, or are refused: `trunkline status` names the file".to_owned()
+        } else if failing.is_empty() {
             "the API server has not sent all NetworkPolicies, Namespaces, pods and IPInstances".to_owned()
         } else {
             format!("{}: correct the cause, or set networkPolicies.enabled: false", failing.join("; "))
@@ -638,7 +640,7 @@ impl Task {
             pods,
             chains,
             sets,
-            failed_closed: self.engine.refused(),
+            failed_closed: self.engine.failed_closed(),
             unenforced: self.engine.unenforced_links(),
             waiting: self.waiting.len(),
             pending: self.engine.label_faults().0,

@@ -43,7 +43,7 @@ pub fn read_cluster_policy(name: Arc<str>, spec: &Value) -> Read<ClusterPolicy> 
         ingress: rules(&mut reader, &spec, Direction::Ingress),
         egress: rules(&mut reader, &spec, Direction::Egress),
     };
-    Read { object: policy, faults: reader.into_faults() }
+    Read { object: policy, faults: reader.into_faults(), above_bound: false }
 }
 
 fn tier(reader: &mut Reader, spec: &Field<'_>) -> Option<Tier> {

@@ -40,6 +40,8 @@ pub struct Read<T> {
     pub object: T,
     /// The faults. Their number has a bound: the last one can stand for several.
     pub faults: Vec<PolicyFault>,
+    /// Whether [`Read::limit`] replaced it.
+    pub above_bound: bool,
 }
 
 impl<T> Read<T> {

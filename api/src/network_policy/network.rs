@@ -45,7 +45,7 @@ pub fn read_network_policy(key: ObjectKey, spec: &Value) -> Read<NetworkPolicy> 
         policy.ingress.fill(NetworkRule { peers: vec![NetworkPeer::Unknown], ports: Vec::new() });
         policy.egress.fill(NetworkRule { peers: vec![NetworkPeer::Unknown], ports: Vec::new() });
     }
-    Read { object: policy, faults: reader.into_faults() }
+    Read { object: policy, faults: reader.into_faults(), above_bound: false }
 }
 
 fn policy_types(reader: &mut Reader, spec: &Field<'_>) -> Option<BTreeSet<Direction>> {

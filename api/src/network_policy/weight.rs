@@ -255,6 +255,7 @@ impl Read<NetworkPolicy> {
         if let Some(excess) = self.object.weight().excess(BOUND) {
             self.object = self.object.stub();
             self.faults.insert(0, fault(excess, NETWORK_EFFECT));
+            self.above_bound = true;
         }
         self
     }
@@ -270,6 +271,7 @@ impl Read<ClusterPolicy> {
                 self.object.subject = ClusterSubject::Unknown;
             }
             self.faults.insert(0, fault(excess, CLUSTER_EFFECT));
+            self.above_bound = true;
         }
         self
     }

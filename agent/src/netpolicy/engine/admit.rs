@@ -168,7 +168,7 @@ impl Engine {
 
     /// A policy is new or changed.
     fn apply_policy<P: Kind>(&mut self, object: PolicyObject<P>, surplus: Option<Surplus>) {
-        let PolicyObject { mut policy, mut faults, .. } = object;
+        let PolicyObject { mut policy, mut faults, mut above_bound, .. } = object;
         let name = policy.name();
         if let Some(reason) = surplus {
             if reason.kept == Kept::Marker {
@@ -176,8 +176,9 @@ impl Engine {
             }
             policy = policy.stub();
             faults.insert(0, reason.to_string());
+            above_bound = true;
         }
-        self.policies.insert(name.clone(), PolicyFacts { faults, tier: policy.tier() });
+        self.policies.insert(name.clone(), PolicyFacts { faults, above_bound, tier: policy.tier() });
         self.offer(&name, policy.into_any());
     }
 
@@ -192,6 +193,7 @@ impl Engine {
             self.compiler.stub_policy(&policy);
             if let Some(facts) = self.policies.get_mut(&policy) {
                 facts.faults.insert(0, reason.to_string());
+                facts.above_bound = true;
             }
         }
     }
@@ -201,7 +203,10 @@ impl Engine {
         for (name, marker) in self.stored.poll_markers() {
             match marker {
                 Some((policy, fault)) => {
-                    self.policies.insert(name.clone(), PolicyFacts { faults: vec![fault], tier: None });
+                    self.policies.insert(
+                        name.clone(),
+                        PolicyFacts { faults: vec![fault], above_bound: true, tier: None },
+                    );
                     self.offer(&name, AnyPolicy::Network(policy));
                 }
                 None => self.remove_policy(&name),
