@@ -29,7 +29,7 @@ use trunkline_api::kept;
 use trunkline_api::resources::{AddressBlock, NetworkMode, NodeInfo, Vtep};
 use trunkline_datapath::mac::show_mac;
 
-use super::remote::{PodRange, is_unicast};
+use super::remote::{PodRange, is_broadcast, is_unicast};
 use super::reserved::Reserved;
 use super::{Host, Intent, vxlan};
 
@@ -350,10 +350,6 @@ impl<'a> Facts<'a> {
         }
         Ok(())
     }
-}
-
-fn is_broadcast(prefix: &IpNet, address: IpAddr) -> bool {
-    matches!(prefix, IpNet::V4(prefix) if prefix.prefix_len() < 31 && IpAddr::V4(prefix.broadcast()) == address)
 }
 
 /// The connected prefixes of the links of tunnels, of default routes and of BGP peers.

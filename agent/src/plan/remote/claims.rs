@@ -40,6 +40,10 @@ impl PodRange {
     /// prefix would change routes to other prefixes.
     pub(super) fn of_remote(range: ParsedRange) -> Result<PodRange, RemoteFault> {
         let ParsedRange { cidr: prefix, first, last, gateway, excluded, reserved: _ } = &range;
+        // By default the range begins after the network address.
+        if prefix.prefix_len() == prefix.max_prefix_len() && !prefix.contains(first) {
+            return Err(RemoteFault::TooSmall { prefix: *prefix });
+        }
         for address in [first, last].into_iter().chain(gateway).chain(excluded) {
             if !prefix.contains(address) {
                 return Err(RemoteFault::Outside { address: *address, prefix: *prefix });
@@ -111,6 +115,8 @@ pub(super) struct Claims {
     reserved: Vec<(IpNet, String)>,
     /// Addresses of this host.
     own: BTreeSet<IpAddr>,
+    /// The prefixes of this host's links.
+    connected: BTreeSet<IpNet>,
     /// VTEPs, the addresses of this host, and local addresses of RemoteVteps.
     addresses: HashMap<IpAddr, String>,
     /// Entries of `localIPs` of the nodes of this cluster.
@@ -130,6 +136,7 @@ impl Claims {
                 .collect(),
             reserved: Reserved::of(intent, host).into_prefixes(),
             own: BTreeSet::new(),
+            connected: BTreeSet::new(),
             addresses: HashMap::new(),
             listed: HashMap::new(),
             macs: HashMap::new(),
@@ -156,6 +163,7 @@ impl Claims {
         claims.own.extend(vtep.iter().flat_map(|vtep| &vtep.local));
         claims.macs.extend(vtep.map(|vtep| (vtep.mac, own.clone())));
         for link in host.kernel.links.iter().filter(|link| !link.own) {
+            claims.connected.extend(link.addresses.iter().map(IpNet::trunc));
             for address in link.addresses.iter().map(IpNet::addr) {
                 claims.own.insert(address);
                 claims.macs.insert(Vtep::default_mac(address), own.clone());
@@ -266,7 +274,7 @@ impl Claims {
 
     fn check_address(&self, address: IpAddr) -> Result<(), RemoteFault> {
         let prefix = IpNet::from(address);
-        if !is_unicast(&prefix) {
+        if !is_unicast(&prefix) || self.connected.iter().any(|it| is_broadcast(it, address)) {
             return Err(RemoteFault::NoUnicast { prefix });
         }
         if !self.limits.vteps.iter().any(|limit| limit.contains(&address)) {
@@ -281,6 +289,11 @@ impl Claims {
         }
         Ok(())
     }
+}
+
+/// Whether the address is the broadcast address of a link's prefix.
+pub(in crate::plan) fn is_broadcast(prefix: &IpNet, address: IpAddr) -> bool {
+    matches!(prefix, IpNet::V4(prefix) if prefix.prefix_len() < 31 && IpAddr::V4(prefix.broadcast()) == address)
 }
 
 /// Whether hosts in the fabric can have all addresses of the prefix. Loopback, link-local and

@@ -28,7 +28,7 @@ use trunkline_api::resources::{ParsedRange, Vtep};
 pub use objects::{RemoteObjects, RemoteObjectsOfCluster, RemoteSubnetRow, RemoteVtepRow};
 
 use claims::Claims;
-pub(super) use claims::{PodRange, is_unicast};
+pub(super) use claims::{PodRange, is_broadcast, is_unicast};
 
 use super::node_claims::AcceptedNodes;
 use super::{Host, Intent};
@@ -122,6 +122,8 @@ impl Accepted {
 enum RemoteFault {
     #[error("{address} is outside of {prefix}: write an address of the prefix")]
     Outside { address: IpAddr, prefix: IpNet },
+    #[error("{prefix} is the network address only, and a pod has another one: write a shorter prefix length")]
+    TooSmall { prefix: IpNet },
     #[error("{first} is after {last}: write the lower address into start")]
     Reversed { first: IpAddr, last: IpAddr },
     #[error("{prefix} is no prefix of unicast addresses: write addresses that hosts of the fabric can have")]

@@ -225,6 +225,7 @@ fn a_remote_subnet_cannot_take_addresses_of_others() {
         (local(), range("127.0.0.0/16"), "no prefix of unicast addresses"),
         (local(), range("fe80::/64"), "no prefix of unicast addresses"),
         (local(), range("224.0.0.0/4"), "no prefix of unicast addresses"),
+        (local(), range("10.210.0.5/32"), "10.210.0.5/32 is the network address only"),
         (
             local(),
             range("10.255.0.0/24"),
@@ -365,6 +366,14 @@ fn a_remote_vtep_cannot_take_the_place_of_a_node() {
         assert!(fault(&plan).starts_with("RemoteVtep v1: spec."), "{}", fault(&plan));
         assert!(fault(&plan).contains(words), "{words}: {}", fault(&plan));
     }
+    // The kernel has no neighbour with the broadcast address of a link.
+    let of = cluster([subnet()], [vtep("10.3.0.255", &["10.210.0.5"]), vtep("10.3.0.254", &["10.210.0.6"])]);
+    let mut host = host(Vec::new());
+    host.kernel.links.push(link(8, "storage", &["10.3.0.1/24"]));
+    let plan = plan(&with(local(), &[("west", of)]), &host).unwrap();
+    assert_eq!(plan.remote["west"].ignored, Ignored { vteps: 1, ..Ignored::default() });
+    assert!(fault(&plan).contains("10.3.0.255/32 is no prefix of unicast addresses"), "{}", fault(&plan));
+
     let limits = RemoteLimits { vteps: vec!["10.20.0.0/16".parse().unwrap()], ..RemoteLimits::default() };
     let of = cluster([subnet()], [vtep("10.21.0.1", &["10.210.0.5"])]);
     let plan = planned(&Intent { remote_limits: limits, ..with(local(), &[("west", of)]) }, Vec::new());
