@@ -148,14 +148,17 @@ impl Interner {
 /// A label selector in canonical form: equal conditions give equal values.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Selector {
-    conditions: BTreeSet<Condition>,
+    /// Sorted, each once. A tree would need half a kilobyte for one condition.
+    conditions: Box<[Condition]>,
 }
 
 /// A condition on one label. All variants have the key first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Condition {
-    In(Arc<str>, BTreeSet<Arc<str>>),
-    NotIn(Arc<str>, BTreeSet<Arc<str>>),
+    /// The values are sorted, each once.
+    In(Arc<str>, Box<[Arc<str>]>),
+    /// Likewise.
+    NotIn(Arc<str>, Box<[Arc<str>]>),
     Exists(Arc<str>),
     DoesNotExist(Arc<str>),
 }
@@ -172,12 +175,15 @@ impl Condition {
 
     fn matches(&self, labels: &Labels) -> bool {
         let is_known = |value: &str| value != Labels::UNKNOWN_VALUE;
+        let is_in = |values: &[Arc<str>], value: &str| {
+            values.binary_search_by(|there| there.as_ref().cmp(value)).is_ok()
+        };
         match self {
             Condition::In(key, values) => {
-                labels.get(key).is_some_and(|value| is_known(value) && values.contains(value))
+                labels.get(key).is_some_and(|value| is_known(value) && is_in(values, value))
             }
             Condition::NotIn(key, values) => {
-                labels.get(key).is_none_or(|value| is_known(value) && !values.contains(value))
+                labels.get(key).is_none_or(|value| is_known(value) && !is_in(values, value))
             }
             Condition::Exists(key) => labels.get(key).is_some(),
             Condition::DoesNotExist(key) => labels.get(key).is_none(),
@@ -188,12 +194,12 @@ impl Condition {
 impl From<&LabelSelector> for Selector {
     fn from(selector: &LabelSelector) -> Selector {
         let single = |key: &String, value: &String| {
-            Condition::In(key.as_str().into(), BTreeSet::from([value.as_str().into()]))
+            Condition::In(key.as_str().into(), [Arc::from(value.as_str())].into())
         };
         let labels = selector.match_labels.iter().map(|(key, value)| single(key, value));
         let expressions = selector.match_expressions.iter().map(|expression| {
             let key = expression.key.as_str().into();
-            let values = || expression.values.iter().map(|value| value.as_str().into()).collect();
+            let values = || sorted(expression.values.iter().map(|value| Arc::from(value.as_str())));
             match expression.operator {
                 Operator::In => Condition::In(key, values()),
                 Operator::NotIn => Condition::NotIn(key, values()),
@@ -201,8 +207,15 @@ impl From<&LabelSelector> for Selector {
                 Operator::DoesNotExist => Condition::DoesNotExist(key),
             }
         });
-        Selector { conditions: labels.chain(expressions).collect() }
+        Selector { conditions: sorted(labels.chain(expressions)) }
     }
+}
+
+fn sorted<T: Ord>(all: impl Iterator<Item = T>) -> Box<[T]> {
+    let mut all: Vec<T> = all.collect();
+    all.sort_unstable();
+    all.dedup();
+    all.into()
 }
 
 impl Selector {
@@ -221,8 +234,9 @@ impl Selector {
 
     /// The selector without the conditions on these keys.
     pub(super) fn without(self, is_left_out: impl Fn(&str) -> bool) -> Selector {
-        let conditions = self.conditions.into_iter().filter(|condition| !is_left_out(condition.key()));
-        Selector { conditions: conditions.collect() }
+        let mut conditions = self.conditions.into_vec();
+        conditions.retain(|condition| !is_left_out(condition.key()));
+        Selector { conditions: conditions.into() }
     }
 
     /// The labels of which a selected object has exactly one, if there is such a condition: the

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use super::feed::{AddressInput, PodInput};
 use super::input::{ObjectKey, Pod};
 use super::keys::{MOST_OF_NAMESPACE, cost, joined, without_values};
-use super::labels::Labels;
+use super::labels::{Interner, Labels};
 
 /// A link of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,6 +113,8 @@ pub(super) struct PodTable {
     over_bound: BTreeSet<ObjectKey>,
     /// Whether a pod has had a label of which only the key is known.
     has_surplus: bool,
+    /// The names of Namespaces and nodes, each once.
+    names: Interner,
     /// Addresses that left their holder since the last call of [`PodTable::poll_left`].
     left: BTreeSet<IpAddr>,
 }
@@ -150,6 +152,7 @@ impl PodTable {
             costs: HashMap::new(),
             over_bound: BTreeSet::new(),
             has_surplus: false,
+            names: Interner::default(),
             left: BTreeSet::new(),
         }
     }
@@ -159,7 +162,7 @@ impl PodTable {
     /// Takes the object of a pod.
     pub(super) fn apply(&mut self, input: PodInput) -> Vec<Row> {
         let PodInput { pod, others, uid, static_uid, version, ended, .. } = input;
-        let key = row_key(&pod.key, &uid);
+        let key = self.shared_key(row_key(&pod.key, &uid));
         // Pods with the node's network are in no group, and no policy selects them.
         if pod.host_network {
             return self.delete(&pod.key, &uid).into_iter().collect();
@@ -302,16 +305,26 @@ impl PodTable {
         })
     }
 
+    /// The key with shared strings: that of the pod, if the pod is known.
+    fn shared_key(&mut self, key: ObjectKey) -> ObjectKey {
+        match self.slots.get_key_value(&key) {
+            Some((there, _)) => there.clone(),
+            None => ObjectKey { namespace: self.names.intern(&key.namespace), ..key },
+        }
+    }
+
     // ---- addresses
 
     /// Takes the state of an IPInstance.
     pub(super) fn hold(&mut self, input: AddressInput) -> Vec<Row> {
         let AddressInput { namespace, address, holder } = input;
+        let namespace = self.names.intern(&namespace);
         let place = (address, namespace.clone());
         let holder = holder.map(|holder| {
             let name = ObjectKey { namespace, name: holder.pod };
             let key = row_key(&name, &holder.uid);
-            (self.statics.get(&key).cloned().unwrap_or(key), holder.node)
+            let key = self.statics.get(&key).cloned().unwrap_or(key);
+            (self.shared_key(key), self.names.intern(&holder.node))
         });
         let key = holder.as_ref().map(|(key, _)| key);
         if self.holders.get(&place) == key {
@@ -325,10 +338,10 @@ impl PodTable {
         if is_here || self.local.contains_key(&key) {
             self.local(&key).held.insert(address);
         } else if let Some(slot) = self.slots.get_mut(&key) {
-            let mut pod = Pod::clone(&slot.pod);
-            pod.addresses.push(address);
-            pod.addresses.sort_unstable();
-            slot.pod = Arc::new(pod);
+            let mut addresses = Vec::with_capacity(slot.pod.addresses.len() + 1);
+            addresses.extend(slot.pod.addresses.iter().copied().chain([address]));
+            addresses.sort_unstable();
+            slot.pod = Arc::new(Pod { addresses, ..Pod::clone(&slot.pod) });
         }
         rows.extend(self.row(&key));
         rows

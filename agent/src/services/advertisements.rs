@@ -193,7 +193,7 @@ pub(super) mod tests {
     use super::*;
 
     pub(in crate::services) fn selector(pairs: &[(&str, &str)]) -> LabelSelector {
-        LabelSelector { match_labels: labels(pairs), ..LabelSelector::default() }
+        LabelSelector { match_labels: labels(pairs).into(), ..LabelSelector::default() }
     }
 
     pub(in crate::services) fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {

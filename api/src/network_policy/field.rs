@@ -234,7 +234,7 @@ impl Reader {
         let mut complete = self.mapping(field, &["matchLabels", "matchExpressions"], effect).is_some();
         if let Some(labels) = field.get("matchLabels") {
             match self.labels(&labels, effect) {
-                Some(labels) => selector.match_labels = labels,
+                Some(labels) => selector.match_labels = labels.into(),
                 None => complete = false,
             }
         }

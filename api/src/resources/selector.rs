@@ -15,11 +15,71 @@ use crate::value::null_default;
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct LabelSelector {
     /// The object has each of these labels with this value.
-    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "BTreeMap::is_empty")]
-    pub match_labels: BTreeMap<String, String>,
+    #[serde(default, deserialize_with = "null_default", skip_serializing_if = "MatchLabels::is_empty")]
+    #[cfg_attr(feature = "kube", schemars(with = "BTreeMap<String, String>"))]
+    pub match_labels: MatchLabels,
     /// The object matches each of these expressions.
     #[serde(default, deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub match_expressions: Vec<Requirement>,
+}
+
+/// Labels with their values, sorted by the keys, each key once. Most selectors have one: a tree would
+/// need half a kilobyte for it, and an agent keeps the selectors of all policies.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[serde(from = "BTreeMap<String, String>")]
+pub struct MatchLabels(Box<[(String, String)]>);
+
+impl MatchLabels {
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The number of labels.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The keys and values.
+    pub fn iter(&self) -> impl Iterator<Item = (&String, &String)> {
+        self.0.iter().map(|(key, value)| (key, value))
+    }
+
+    /// The keys.
+    pub fn keys(&self) -> impl Iterator<Item = &String> {
+        self.0.iter().map(|(key, _)| key)
+    }
+
+    /// Adds a label, or changes its value.
+    pub fn insert(&mut self, key: String, value: String) {
+        let all = std::mem::take(self).0.into_iter().chain([(key, value)]);
+        *self = all.collect();
+    }
+}
+
+impl From<BTreeMap<String, String>> for MatchLabels {
+    fn from(labels: BTreeMap<String, String>) -> MatchLabels {
+        MatchLabels(labels.into_iter().collect())
+    }
+}
+
+impl<const N: usize> From<[(String, String); N]> for MatchLabels {
+    fn from(labels: [(String, String); N]) -> MatchLabels {
+        labels.into_iter().collect()
+    }
+}
+
+/// Of several values of a key, the last one counts.
+impl FromIterator<(String, String)> for MatchLabels {
+    fn from_iter<I: IntoIterator<Item = (String, String)>>(labels: I) -> MatchLabels {
+        labels.into_iter().collect::<BTreeMap<_, _>>().into()
+    }
+}
+
+impl Serialize for MatchLabels {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.iter())
+    }
 }
 
 /// A condition on one label.
