@@ -38,8 +38,6 @@ mod admit;
 pub(super) struct PolicyFacts {
     /// Entries that match nothing or that fail closed.
     pub(super) faults: Vec<String>,
-    /// Whether the policy is above a bound of the policies as written.
-    pub(super) above_bound: bool,
     /// The tier; none for a NetworkPolicy.
     pub(super) tier: Option<(Tier, u16)>,
 }
@@ -87,6 +85,8 @@ pub(super) struct Engine {
     standalone: bool,
     policies: BTreeMap<PolicyRef, PolicyFacts>,
     stored: StoredPolicies,
+    /// The policies above a bound as written, and the markers.
+    above_bound: BTreeSet<PolicyRef>,
     coverage: Coverage,
     /// The keys of the lists that follow, of pods and of Namespaces.
     converted: (Option<u64>, Option<u64>),
@@ -115,6 +115,7 @@ impl Engine {
             standalone: false,
             policies: BTreeMap::new(),
             stored: StoredPolicies::default(),
+            above_bound: BTreeSet::new(),
             coverage: Coverage::new(keys),
             converted: (None, None),
             pods: PodTable::new(node),
@@ -258,6 +259,7 @@ impl Engine {
 
     fn remove_policy(&mut self, name: &PolicyRef) {
         self.policies.remove(name);
+        self.above_bound.remove(name);
         self.coverage.withdraw(name);
         match name {
             PolicyRef::Network(key) => self.compiler.handle_network_policies(Change::Deleted(key.clone())),
@@ -488,10 +490,8 @@ impl Engine {
     /// Number of policies above a bound, or refused by the kernel: their pods are isolated. The marker of
     /// a Namespace counts besides its policies.
     pub(super) fn failed_closed(&self) -> usize {
-        let refused: BTreeSet<&PolicyRef> = self.compiler.refusals().map(|(policy, _)| policy).collect();
-        let above =
-            |(policy, facts): &(&PolicyRef, &PolicyFacts)| facts.above_bound && !refused.contains(policy);
-        self.policies.iter().filter(above).count() + refused.len() + self.stored.not_kept()
+        let above = self.above_bound.iter().filter(|policy| !self.compiler.is_refused(policy));
+        above.count() + self.compiler.refusals().count() + self.stored.not_kept()
     }
 
     /// Number of policies with a fault, or refused. A marker counts besides its policies.
@@ -593,7 +593,7 @@ impl Engine {
             PolicyObject {
                 policy: policy.clone(),
                 faults,
-                above_bound: facts.is_some_and(|facts| facts.above_bound),
+                above_bound: false,
                 generation: 0,
                 uid: Arc::from(""),
             }

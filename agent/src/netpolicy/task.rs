@@ -597,22 +597,9 @@ impl Task {
             (Some(Waits::Pod), _, Some(link)) => PolicyWait::Pod(link.pod.clone()),
             (Some(Waits::Labels(policy)), _, _) => PolicyWait::Labels(policy.to_string()),
             (Some(Waits::Namespace), _, Some(link)) => PolicyWait::Namespace(link.pod.namespace.clone()),
-            (Some(_), _, _) => PolicyWait::Lists(self.missing()),
+            (Some(_), _, _) => PolicyWait::Lists(missing(&self.engine)),
             (None, Some(fault), _) => PolicyWait::Refused(fault.clone()),
             (None, None, _) => PolicyWait::Refused("the kernel has not answered yet".to_owned()),
-        }
-    }
-
-    /// The lists that are not complete, in words.
-    fn missing(&self) -> String {
-        let failing: Vec<String> =
-            self.engine.failing().iter().map(|(what, error)| format!("{what}: {error}")).collect();
-        if failing.is_empty() && !self.engine.has_api_server() {
-            "the manifests are not read yet, or are refused: `trunkline status` names the file".to_owned()
-        } else if failing.is_empty() {
-            "the API server has not sent all NetworkPolicies, Namespaces, pods and IPInstances".to_owned()
-        } else {
-            format!("{}: correct the cause, or set networkPolicies.enabled: false", failing.join("; "))
         }
     }
 
@@ -628,8 +615,8 @@ impl Task {
         let (sets, chains, pods) = self.engine.compiler().sizes();
         let (state, reason) = match &self.fault {
             Some(fault) => (PolicyState::Refused, Some(fault.clone())),
-            None if !self.engine.is_known() => (PolicyState::Loading, Some(self.missing())),
-            None if !self.engine.is_current() => (PolicyState::Retained, Some(self.missing())),
+            None if !self.engine.is_known() => (PolicyState::Loading, Some(missing(&self.engine))),
+            None if !self.engine.is_current() => (PolicyState::Retained, Some(missing(&self.engine))),
             None if !self.in_force => (PolicyState::Loading, None),
             None => (PolicyState::InForce, None),
         };
@@ -743,6 +730,19 @@ async fn next(log: &mut Option<PolicyLog>) -> std::io::Result<LoggedPacket> {
     }
 }
 
+/// The objects that the engine waits for, in words.
+fn missing(engine: &Engine) -> String {
+    let failing: Vec<String> =
+        engine.failing().iter().map(|(what, error)| format!("{what}: {error}")).collect();
+    if failing.is_empty() && !engine.has_api_server() {
+        "the manifests are not read yet, or are refused: `trunkline status` names the file".to_owned()
+    } else if failing.is_empty() {
+        "the API server has not sent all NetworkPolicies, Namespaces, pods and IPInstances".to_owned()
+    } else {
+        format!("{}: correct the cause, or set networkPolicies.enabled: false", failing.join("; "))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -765,6 +765,13 @@ mod tests {
         assert_eq!(earliest([None, Some(later), Some(now)]), Some(now));
         assert_eq!(earliest([None, None]), None);
         assert_eq!([Some(now), Some(later), None].map(|at| is_due(at, now)), [true, false, false]);
+    }
+
+    #[test]
+    fn a_host_without_an_api_server_does_not_wait_for_one() {
+        let words = |keys| missing(&Engine::new("n1", keys));
+        assert!(words(None).starts_with("the manifests are not read yet, or are refused"));
+        assert!(words(Some(Arc::default())).starts_with("the API server has not sent all"));
     }
 
     #[test]

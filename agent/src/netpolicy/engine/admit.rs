@@ -178,7 +178,11 @@ impl Engine {
             faults.insert(0, reason.to_string());
             above_bound = true;
         }
-        self.policies.insert(name.clone(), PolicyFacts { faults, above_bound, tier: policy.tier() });
+        match above_bound {
+            true => drop(self.above_bound.insert(name.clone())),
+            false => drop(self.above_bound.remove(&name)),
+        }
+        self.policies.insert(name.clone(), PolicyFacts { faults, tier: policy.tier() });
         self.offer(&name, policy.into_any());
     }
 
@@ -193,7 +197,7 @@ impl Engine {
             self.compiler.stub_policy(&policy);
             if let Some(facts) = self.policies.get_mut(&policy) {
                 facts.faults.insert(0, reason.to_string());
-                facts.above_bound = true;
+                self.above_bound.insert(policy);
             }
         }
     }
@@ -203,10 +207,8 @@ impl Engine {
         for (name, marker) in self.stored.poll_markers() {
             match marker {
                 Some((policy, fault)) => {
-                    self.policies.insert(
-                        name.clone(),
-                        PolicyFacts { faults: vec![fault], above_bound: true, tier: None },
-                    );
+                    self.policies.insert(name.clone(), PolicyFacts { faults: vec![fault], tier: None });
+                    self.above_bound.insert(name.clone());
                     self.offer(&name, AnyPolicy::Network(policy));
                 }
                 None => self.remove_policy(&name),

@@ -31,7 +31,7 @@ use tokio::time::Instant;
 use trunkline_api::kube::{ClusterNetworkPolicyObject, NetworkPolicyObject};
 
 use super::cluster::Cluster;
-use super::watch::{Cached, Change, Rows, Selector, Source, Versioned, run};
+use super::watch::{Cached, Change, PAGE, Rows, Selector, Source, Versioned, run};
 use crate::netpolicy::feed::{
     AddressInput, CLUSTER_POLICIES, POLICIES, PodInput, PolicyInput, PolicyObject, Wanted,
 };
@@ -51,8 +51,6 @@ const NAMESPACES: &str = "namespaces of policies";
 const PODS: &str = "pods";
 /// The watch of the IPInstances of all nodes. The addresses of this node's pods have one of their own.
 const ADDRESSES: &str = "ipinstances of policies";
-/// Objects in a page of a list.
-const PAGE: u32 = 500;
 /// Pods without a node have neither an address nor a rule.
 const WITH_NODE: &str = "spec.nodeName!=";
 

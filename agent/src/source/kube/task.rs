@@ -44,7 +44,7 @@ use super::node::ObservedNode;
 use super::remote;
 use super::sandboxes::{Origin, attached, has_device};
 use super::servers::{self, SERVERS, Servers, ServersChange};
-use super::watch::{Cached, Change, FullObjects, Metadata, Rows, Selector, Source, Versioned, run};
+use super::watch::{Cached, Change, FullObjects, Metadata, PAGE, Rows, Selector, Source, Versioned, run};
 use crate::fault_log::FaultLog;
 use crate::ipam::{Counts, Ipam, Phase};
 use crate::metrics::Metrics;
@@ -59,8 +59,6 @@ const SETTLE: Duration = Duration::from_millis(50);
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Capacity of the queue of changes from the watches. The watches wait when it is full.
 const NEWS: usize = 256;
-/// Objects in a page of a list, if no cache of the API server answers it.
-const PAGE: u32 = 500;
 
 const NETWORKS: &str = "networks";
 const SUBNETS: &str = "subnets";

@@ -46,7 +46,7 @@ use super::list::Splitter;
 use super::request::{RequestError, within};
 
 /// Objects in a page of a list, unless the source needs smaller pages.
-const PAGE: u32 = 500;
+pub(super) const PAGE: u32 = 500;
 /// The first wait after a failure.
 const MIN_DELAY: Duration = Duration::from_millis(250);
 /// The longest wait after a failure.
